@@ -19,6 +19,7 @@ from monotile.ir.expr import Axis, Binary, Expr, add, idx, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_columns import of_columns
 from monotile.kernels.common.cpu_decode import write_decoded
+from monotile.kernels.reduction.cpu_windows import write_windows
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
 from monotile.kernels.reduction.own_ends import write_ends
 from monotile.kernels.reduction.simd import (
@@ -30,6 +31,7 @@ from monotile.kernels.reduction.simd import (
     reduced,
     size,
 )
+from monotile.kernels.reduction.strips import Strip
 
 MOST_HELD = 4096  # values of a column's that a thread's stack holds
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
@@ -45,21 +47,6 @@ class Terms:
     @property
     def position(self) -> Expr:
         return add(self.walk.first, self.variable)
-
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """Partial results of outputs side by side: an array `name` of the C type `kind`. lane: runs over them. count: text of how many there are."""
-
-    name: str
-    kind: str
-    lane: Axis
-    count: str
-
-    @property
-    def slot(self) -> str:
-        """Text of the partial result of the output `lane`."""
-        return f"{self.name}[{self.lane.name}]"
 
 
 def write(e: Loops, site: Site) -> None:
@@ -269,9 +256,23 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
     variable, origin, at, uses = outputs_along(site, c, last)
     axis = c.axes[last.dim.axes[-1]]
     site, held = of_columns(site, frozenset({axis})) if axis.extent <= MOST_HELD else (site, ())
+    for x in held:
+        _hold(e, x, axis, site.point)
+
+    def finish(point: Point, strip: Strip) -> None:
+        with e.writer.open(*e.counted(strip.lane, strip.count)) as block:
+            for x in held:
+                value = f"{x.out.name}[{bare(e.index(point[axis.name]))}]"
+                e.writer.define(value)
+                e.hold(x.out.name, value)
+            text = f"({strip.slot} != 0)" if c.body.dtype is DType.BOOL else strip.slot
+            e.finish(site, point, text, c.body.dtype)
+            e.simd(block)
+
+    if simd.windows:
+        write_windows(e, site, c, order, simd.count, finish)
+        return
     with ExitStack() as stack:
-        for x in held:
-            _hold(e, x, axis, site.point)
         stack.enter_context(e.over(outer))
         row = stack.enter_context(e.rows(variable, e.count(last), origin, at, uses))
         lane = Axis("j", simd.count)
@@ -283,22 +284,9 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
         strip = Strip(e.writer.fresh("s"), _kind(e, c), lane, taken)
         _write_strip(e, c, strip)
         loops = [Terms(Axis(f"r{k}", a.extent), e.walked(a, site)) for k, a in enumerate(order)]
-        _add_all(
-            e,
-            c,
-            {**point, **{a.name: t.position for a, t in zip(order, loops, strict=True)}},
-            loops,
-            strip,
-            (order[-1], simd.part),
-        )
-        with e.writer.open(*e.counted(lane, taken)) as block:
-            for x in held:
-                value = f"{x.out.name}[{bare(e.index(point[axis.name]))}]"
-                e.writer.define(value)
-                e.hold(x.out.name, value)
-            text = f"({strip.slot} != 0)" if c.body.dtype is DType.BOOL else strip.slot
-            e.finish(site, point, text, c.body.dtype)
-            e.simd(block)
+        terms = {a.name: t.position for a, t in zip(order, loops, strict=True)}
+        _add_all(e, c, {**point, **terms}, loops, strip, (order[-1], simd.part))
+        finish(point, strip)
 
 
 def _hold(e: Loops, x: Compute, axis: Axis, point: Point) -> None:

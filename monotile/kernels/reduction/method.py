@@ -36,14 +36,18 @@ class AlongOutputs(Frozen, frozen=True, tag="outputs"):
     """Vectors of a thread run along `count` neighbouring outputs, whose partial results lie side by side; a loop runs over each reduce axis.
 
     part: about so many terms make a partial sum of each; 0 for sums in one, as of all that is no sum of floats.
+    windows: sums are of windows, and those of several places are in registers (`targets/cpu/device/window.h`).
     """
 
     count: int
     part: int = 0
+    windows: bool = False
 
     def describe(self) -> str:
         """In a few words."""
-        text = f"vectors along {self.count} outputs"
+        text = f"vectors along {self.count} outputs" + (
+            ", windows in registers" if self.windows else ""
+        )
         return f"{text}, partial sums of {self.part}" if self.part else text
 
 

@@ -13,6 +13,7 @@ from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, idx, loads, substit
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import words_of
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce, Simd
+from monotile.kernels.reduction.windows import windows_of
 
 POSITIONS = ("argmax", "argmin")
 # Terms added one after the other before the partial sum joins the next: with 16 lanes, and partial sums of so many partial sums, the
@@ -25,6 +26,7 @@ LINE = 32  # elements, from which on a line is worth a call
 TYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
 STRIP = 64  # outputs that are accumulated side by side
 WHOLE = 16  # outputs of whole vectors: a strip is such, and as long as the others, where that is possible
+CHANNELS = 256  # of windows, at most, whose sums are kept at a time
 STRIP_BYTES = 1 << 14  # of a thread's stack that these may take
 
 
@@ -42,7 +44,11 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
     body = _term(site, c, run, order if straight else [run])
     count = _outputs(site, c, _lanes(lines, body, run), lines)
     if count:
-        return AlongOutputs(count, _part_of(flat.extent) if adds_floats(c) else 0)
+        part = _part_of(flat.extent) if adds_floats(c) else 0
+        if not part and windows_of(site, c, order, lines) is not None:
+            channels = ordered(site)[-1].variable.extent
+            return AlongOutputs(-(-channels // -(-channels // CHANNELS)), windows=True)
+        return AlongOutputs(count, part)
     parts = tuple(n for n in (PART * PARTS, PART) if adds_floats(c) and run.extent > 2 * n)
     words = _words(c, run) if straight or len(order) == 1 else None
     if words is None:
@@ -148,6 +154,8 @@ def why_not(c: Compute, method: Reduce, site: Site, lines: Lines) -> str:
         return "there are no outputs side by side"
     if own_ends(c) is not None:
         return "each output has ends of its own"
+    if simd.windows and (simd.part or windows_of(site, c, order, lines) is None):
+        return "its terms are no windows of neighbours"
     most = min(ordered(site)[-1].variable.extent, STRIP_BYTES // c.body.dtype.itemsize)
     return "" if 1 <= simd.count <= most else f"{simd.count} outputs side by side of {most}"
 
