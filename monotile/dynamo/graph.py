@@ -59,10 +59,13 @@ class Graph:
         self._numbers: list[int] = []
         self._variants: dict[tuple[object, ...], Run] = {}
         self._open = NOTHING
+        results = module.graph.output_node().all_input_nodes
+        # As with torch.enable_grad() in a model: called without gradients, it gives what is differentiated behind it.
+        self._differentiable = any(_needs_grad(n.meta.get("example_value")) for n in results)
 
     def __call__(self, *args: Any) -> Any:
         self.called = True
-        if torch.is_grad_enabled() and any(_needs_grad(x) for x in args):
+        if self._differentiable or (torch.is_grad_enabled() and any(map(_needs_grad, args))):
             self._tell(
                 0, ("it needs gradients, so it runs in PyTorch: Monotile compiles inference only",)
             )

@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._C._functorch import is_batchedtensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
@@ -143,7 +143,8 @@ class _Run:
 
         def place(x: torch.Tensor) -> Place:
             own = (node, next(number))
-            if x.layout is not torch.strided or is_batchedtensor(x):  # those of vmap have no memory
+            # Those of vmap and grad have no memory.
+            if x.layout is not torch.strided or is_functorch_wrapped_tensor(x):
                 return Place(own, None)
             memory = self._traced.setdefault(storage_of(x), own)
             return Place(memory, layout_of(x).at(self._sizes))

@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind, InputSpec
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.autocast import within
+from monotile.frontends.torch.backward import DECOMPOSITIONS
 from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
 from monotile.frontends.torch.in_place import without_updates
@@ -42,6 +43,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         for op, decomposition in get_decompositions(_MORE).items():
             table[op] = decomposition
         table.update(decompositions())
+        table.update(DECOMPOSITIONS)
         table.update(decompositions_in(exported.graph_module))
         for op in [op for op in table if find(op) is not None]:
             del table[op]

@@ -27,6 +27,7 @@ from monotile.frontends.torch.containers import distinct_tensors, registered_dat
 from monotile.frontends.torch.contexts import without_contexts
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
+from monotile.frontends.torch.derivatives import Exporter
 from monotile.frontends.torch.equality import equality_is_traced
 from monotile.frontends.torch.failed_calls import calls_may_fail
 from monotile.frontends.torch.filled import fills_with_tensors
@@ -138,11 +139,12 @@ def _exported(
 ) -> ExportedProgram:
     """The result of `torch.export`; with branches, where Python asks for a tensor's value, or else with that of the example arguments."""
 
+    exporter = Exporter(model)
+
     def within_sizes(shapes: Any, deferred: bool) -> ExportedProgram:
         # Each time: a trace that failed has kept things too.
         with unchanged(model), patch.object(config, "backed_size_oblivious", deferred):
-            return torch.export.export(
-                model,
+            return exporter(
                 args,
                 kwargs,
                 dynamic_shapes=shapes,

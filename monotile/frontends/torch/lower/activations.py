@@ -157,12 +157,34 @@ def _mish(v: Expr) -> Expr:
     return s.mul(v, s.tanh(s.select(s.gt(v, 20), v, s.call("log1p", s.exp(v)))))
 
 
+def _silu_slope(v: Expr) -> Expr:
+    rises = s.sigmoid(v)
+    return s.mul(rises, s.add(1, s.mul(v, s.sub(1, rises))))
+
+
+def _mish_slope(v: Expr) -> Expr:
+    # log(1 + exp(v)), without overflow
+    bent = s.add(s.maximum(v, 0), s.call("log1p", s.exp(s.neg(s.call("abs", v)))))
+    inner = s.tanh(bent)
+    return s.add(inner, s.mul(s.mul(v, s.sigmoid(v)), s.sub(1, s.mul(inner, inner))))
+
+
+def _times_slope(slope: Callable[[Expr], Expr]) -> Lowering:
+    """The derivative of an activation, times that of what follows."""
+    return lambda b, grad, x: elementwise(
+        b, (grad, x), lambda g, v: s.mul(g, slope(v)), b.dtype.compute
+    )
+
+
 LOWERINGS: Mapping[str, Lowering] = {
     "aten.relu": _of(lambda v: s.maximum(v, 0)),
     "aten.relu6": relu6,
     "aten.sigmoid": _of(s.sigmoid),
     "aten.silu": _of(lambda v: s.div(v, s.add(1, s.exp(s.neg(v))))),
     "aten.mish": _of(_mish),
+    # The exporter leaves these two whole.
+    "aten.silu_backward.default": _times_slope(_silu_slope),
+    "aten.mish_backward.default": _times_slope(_mish_slope),
     "aten.hardsigmoid": _of(_hardsigmoid),
     "aten.hardswish": _of(lambda v: s.mul(v, _hardsigmoid(v))),
     "aten.gelu": gelu,

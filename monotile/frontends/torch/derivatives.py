@@ -1,0 +1,108 @@
+"""Models that differentiate: `torch.func` and `torch.autograd` in a forward, as physics-informed and energy-based networks and inner loops of
+learning have them.
+
+torch.export records operators before autograd sees them, and so none of those that a derivative is computed by. A model that differentiates
+is traced behind autograd, where these are operators like any other.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
+from torch.export import ExportedProgram
+from torch.export._trace import (
+    _export,  # pyright: ignore[reportPrivateUsage] # the public function only exports before autograd
+)
+
+# Where PyTorch begins to differentiate.
+_BEGINNINGS = (
+    (torch.autograd, "_engine_run_backward"),
+    (eager_transforms, "_grad_increment_nesting"),
+    (eager_transforms, "_jvp_increment_nesting"),
+    (forward_ad, "enter_dual_level"),
+)
+# In the message where a derivative reaches a parameter that no result depends on by it.
+_OF_PARAMETERS = "Cannot backprop through mirrored meta"
+
+
+class Exporter:
+    """`torch.export.export` of one model, also where it differentiates. found: whether it was seen to."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.found = False
+
+    def __call__(self, *given: Any, **options: Any) -> ExportedProgram:
+        """given, options: what `torch.export.export` takes behind the model."""
+        if not self.found:
+            try:
+                with self._heard(), self._ended():
+                    exported = torch.export.export(self.model, *given, **options)
+            except Exception:
+                if not self.found:
+                    raise
+            else:
+                if not self.found:
+                    return exported
+        try:
+            return self._behind(given, options)
+        except RuntimeError as e:
+            if _OF_PARAMETERS not in str(e):
+                raise
+        with _frozen(self.model):
+            return self._behind(given, options)
+
+    def _behind(self, given: Sequence[Any], options: Mapping[str, Any]) -> ExportedProgram:
+        with self._ended():
+            return _export(self.model, *given, pre_dispatch=False, **options)
+
+    @contextmanager
+    def _ended(self) -> Generator[None]:
+        """What is differentiated within is no longer so behind it: a graph of Dynamo, which calls PyTorch's inner functions, would leave it
+        where it fails."""
+        depth = functorch.get_dynamic_layer_stack_depth()
+        allowed = functorch.get_inplace_requires_grad_allowed()
+        try:
+            yield
+        except BaseException:
+            with suppress(RuntimeError):  # where there is none
+                torch._C._exit_dual_level(level=0)  # pyright: ignore[reportPrivateUsage]
+            raise
+        finally:
+            if functorch.get_dynamic_layer_stack_depth() > depth:
+                self.found = True
+                functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+            functorch.set_inplace_requires_grad_allowed(allowed)
+
+    @contextmanager
+    def _heard(self) -> Generator[None]:
+        with ExitStack() as stack:
+            for owner, name in _BEGINNINGS:
+                hearing = self._hearing(getattr(owner, name))
+                stack.enter_context(patch.object(owner, name, hearing))
+            yield
+
+    def _hearing(self, plain: Any) -> Any:
+        def hearing(*args: Any, **named: Any) -> Any:
+            self.found = True
+            return plain(*args, **named)
+
+        return hearing
+
+
+@contextmanager
+def _frozen(model: torch.nn.Module) -> Generator[None]:
+    """Within, no parameter asks for a derivative: `backward()` would add it to `grad`, which the kernel leaves as it is."""
+    asking = [p for p in model.parameters() if p.requires_grad]
+    for p in asking:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in asking:
+            p.requires_grad_(True)
