@@ -9,8 +9,12 @@ from unittest.mock import patch
 
 import torch
 from torch._decomp import get_decompositions
+from torch._higher_order_ops.effects import with_effects
 from torch._ops import OperatorBase
 from torch.export import ExportedProgram
+from torch.export._remove_effect_tokens_pass import (
+    _remove_effect_tokens,  # pyright: ignore[reportPrivateUsage]
+)
 from torch.export.graph_signature import InputKind, InputSpec
 
 from monotile.errors import CaptureError
@@ -22,6 +26,7 @@ from monotile.frontends.torch.in_place import without_updates
 from monotile.frontends.torch.inference import mode_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.pseudoinverse import pseudoinverse
 from monotile.frontends.torch.quantizing import decompositions_in
 from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.registry import find
@@ -32,6 +37,7 @@ Table = dict[OperatorBase, Callable[..., Any]]
 
 def decompose(exported: ExportedProgram) -> ExportedProgram:
     """`exported` in functional ATen; operators with a lowering are not decomposed."""
+    exported = _without_tokens(exported)
     if is_lowered(exported.graph_module):
         return exported  # decomposing would trace it again, which takes as long as the export
     exported = shared_as_run(lifted_once(exported))
@@ -44,6 +50,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
             table[op] = decomposition
         table.update(decompositions())
         table.update(DECOMPOSITIONS)
+        table[torch.ops.aten.linalg_pinv.atol_rtol_tensor] = pseudoinverse
         table.update(decompositions_in(exported.graph_module))
         for op in [op for op in table if find(op) is not None]:
             del table[op]
@@ -71,7 +78,7 @@ _FROZEN = (
 def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
     try:
         with shapes_of_recurrent_layers(), mode_of(exported.state_dict.values()):
-            return exported.run_decompositions(table)
+            return _without_tokens(exported.run_decompositions(table))
     except AssertionError as e:
         if "expected compiled_fn" not in str(e):
             raise
@@ -88,6 +95,13 @@ def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
             + (f", at {where}" if where else "")
             + f": {text}"
         ) from e
+
+
+def _without_tokens(exported: ExportedProgram) -> ExportedProgram:
+    """`exported` where nothing says that checks of linear algebra, which raise errors in PyTorch, keep their order."""
+    if any(n.target is with_effects for n in exported.graph.nodes):
+        return _remove_effect_tokens(exported)
+    return exported
 
 
 @contextmanager

@@ -38,6 +38,7 @@ _ASSERTIONS = frozenset(
         "aten._assert_tensor_metadata",
         "aten._assert_scalar",
         "aten._assert_async",
+        "aten._linalg_check_errors",
         "aten.sym_constrain_range",
         "aten.sym_constrain_range_for_size",
     }
