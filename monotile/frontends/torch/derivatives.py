@@ -5,6 +5,7 @@ torch.export records operators before autograd sees them, and so none of those t
 is traced behind autograd, where these are operators like any other.
 """
 
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -18,6 +19,8 @@ from torch.export import ExportedProgram
 from torch.export._trace import (
     _export,  # pyright: ignore[reportPrivateUsage] # the public function only exports before autograd
 )
+
+from monotile.frontends.torch.origin import is_users
 
 # Where PyTorch begins to differentiate.
 _BEGINNINGS = (
@@ -89,10 +92,20 @@ class Exporter:
 
     def _hearing(self, plain: Any) -> Any:
         def hearing(*args: Any, **named: Any) -> Any:
-            self.found = True
+            self.found = self.found or _is_asked()
             return plain(*args, **named)
 
         return hearing
+
+
+def _is_asked() -> bool:
+    """Whether the model differentiates: PyTorch itself does with the body of a `scan` or `map`."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back and not is_users(frame.f_code.co_filename):
+        if frame.f_globals.get("__name__", "").startswith("torch._higher_order_ops"):
+            return False
+        frame = frame.f_back
+    return True
 
 
 @contextmanager

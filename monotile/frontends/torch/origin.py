@@ -22,6 +22,7 @@ _OWN = tuple(
         "selection.py",
         "constants.py",
         "courses.py",
+        "derivatives.py",
         "equality.py",
         "failed_calls.py",
         "filled.py",
@@ -30,6 +31,7 @@ _OWN = tuple(
         "listed.py",
         "marks.py",
         "packed.py",
+        "picked.py",
         "told.py",
     )
 )
