@@ -37,6 +37,7 @@ from monotile.frontends.torch.inference import mode_of
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.packed import traced_packed_sequences
+from monotile.frontends.torch.picked import check_picked, picks_by_tensors
 from monotile.frontends.torch.read_numbers import check_numbers
 from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.subclasses import advice as of_parameters
@@ -155,6 +156,7 @@ def _exported(
     def run() -> ExportedProgram:
         found = without_contexts(exported_for(dynamic_shapes, within_sizes))
         check_numbers(found)
+        check_picked(found)
         return found
 
     try:
@@ -190,6 +192,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         updates_are_traced(),
         equality_is_traced(),
         TransformsOfHalves(),
+        picks_by_tensors(),
         AssignedData(model),
         builtins_as_run(model),
     ):
