@@ -7,7 +7,7 @@ from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
-from monotile.errors import UnsupportedOperatorError
+from monotile.errors import CaptureError, UnsupportedOperatorError
 from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Branch, Loop
 from tests.frontend.against import check
@@ -82,3 +82,18 @@ def test_unsupported_operators_inside_are_reported_with_the_others() -> None:
 
     with pytest.raises(UnsupportedOperatorError, match="2 operators"):
         capture(Model(), (torch.randn(3, 3),))
+
+
+def test_why_a_loop_cannot_be_traced() -> None:
+    class Counts(nn.Module):
+        steps = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            def step(x: torch.Tensor) -> tuple[torch.Tensor]:
+                self.steps += 1
+                return (x * 2,)
+
+            return while_loop(lambda x: x.sum() < 9, step, (x,))[0]
+
+    with pytest.raises(CaptureError, match=r"(?i)mutat"):
+        capture(Counts(), (torch.ones(3),))

@@ -144,3 +144,11 @@ def test_one_kernel() -> None:
     fast = monotile.compile(Process(), args, target="cpu")
     assert fast.kernels == 1
     torch.testing.assert_close(fast(*args), Process()(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_a_distribution_that_checks_its_matrix() -> None:
+    def density(x: Tensor) -> Tensor:
+        known = torch.distributions.MultivariateNormal(torch.zeros(3), x, validate_args=False)
+        return known.log_prob(torch.ones(3)) + torch.tensor(2.0)
+
+    check(Of(density), (positive(3).float(),))

@@ -9,12 +9,8 @@ from unittest.mock import patch
 
 import torch
 from torch._decomp import get_decompositions
-from torch._higher_order_ops.effects import with_effects
 from torch._ops import OperatorBase
 from torch.export import ExportedProgram
-from torch.export._remove_effect_tokens_pass import (
-    _remove_effect_tokens,  # pyright: ignore[reportPrivateUsage]
-)
 from torch.export.graph_signature import InputKind, InputSpec
 
 from monotile.errors import CaptureError
@@ -31,13 +27,13 @@ from monotile.frontends.torch.quantizing import decompositions_in
 from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.sharing import shared_as_run
+from monotile.frontends.torch.unordered import checks_are_unordered
 
 Table = dict[OperatorBase, Callable[..., Any]]
 
 
 def decompose(exported: ExportedProgram) -> ExportedProgram:
     """`exported` in functional ATen; operators with a lowering are not decomposed."""
-    exported = _without_tokens(exported)
     if is_lowered(exported.graph_module):
         return exported  # decomposing would trace it again, which takes as long as the export
     exported = shared_as_run(lifted_once(exported))
@@ -77,8 +73,9 @@ _FROZEN = (
 
 def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
     try:
-        with shapes_of_recurrent_layers(), mode_of(exported.state_dict.values()):
-            return _without_tokens(exported.run_decompositions(table))
+        mode = mode_of(exported.state_dict.values())
+        with shapes_of_recurrent_layers(), checks_are_unordered(), mode:
+            return exported.run_decompositions(table)
     except AssertionError as e:
         if "expected compiled_fn" not in str(e):
             raise
@@ -95,13 +92,6 @@ def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
             + (f", at {where}" if where else "")
             + f": {text}"
         ) from e
-
-
-def _without_tokens(exported: ExportedProgram) -> ExportedProgram:
-    """`exported` where nothing says that checks of linear algebra, which raise errors in PyTorch, keep their order."""
-    if any(n.target is with_effects for n in exported.graph.nodes):
-        return _remove_effect_tokens(exported)
-    return exported
 
 
 @contextmanager

@@ -45,10 +45,12 @@ from monotile.frontends.torch.subclasses import unwrapped
 from monotile.frontends.torch.told import exported_as_told, ranges_of_tensors
 from monotile.frontends.torch.training import note_mode
 from monotile.frontends.torch.unchanged import unchanged
+from monotile.frontends.torch.unordered import checks_are_unordered
 from monotile.frontends.torch.updates import updates_are_traced
 from monotile.wrapped import NESTED, is_nested
 
 Exported = ExportedProgram
+_EXPLAINED = "Explanation: "  # in messages of Dynamo, which traces the bodies of loops and branches
 
 # What a message of torch.export means for the model, and what to do.
 _OF_DATA = (
@@ -130,6 +132,9 @@ def _reason(text: str) -> str:
     """The first line of a message, or what it says of dimensions."""
     lines = [x.strip() for x in text.splitlines()]
     if "Constraints violated" not in text:
+        if text.startswith("This higher order operator doesn't work unless"):
+            said = [x for x in lines if x.startswith(_EXPLAINED)] + list(filter(None, lines[1:]))
+            lines = [x.removeprefix(_EXPLAINED) for x in said] or lines
         return (lines or [""])[0] or "no reason given"
     said = [x.removeprefix("- ") for x in lines if x.startswith("- ") or " = Dim(" in x]
     return "the model does not take all sizes of dynamic_shapes: " + "; ".join(dict.fromkeys(said))
@@ -193,6 +198,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         equality_is_traced(),
         TransformsOfHalves(),
         picks_by_tensors(),
+        checks_are_unordered(),
         AssignedData(model),
         builtins_as_run(model),
     ):
