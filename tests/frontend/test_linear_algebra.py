@@ -46,6 +46,11 @@ def made_again(*factors: Tensor) -> tuple[Tensor, ...]:
     return values, u * values.unsqueeze(-2) @ vh, u.mT @ u, vh @ vh.mT
 
 
+def orthonormal(u: Tensor, values: Tensor, vh: Tensor) -> tuple[Tensor, ...]:
+    """Of factors of a matrix without full rank, whose vectors are not all given."""
+    return (u * values[..., None, :]) @ vh, values, u.mT @ u, vh @ vh.mT
+
+
 linalg = torch.linalg
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "cholesky": (linalg.cholesky, (positive(2, 5),)),
@@ -98,6 +103,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "svd": (lambda x: made_again(*linalg.svd(x)), (square(2, 4),)),
     "svd, tall": (lambda x: made_again(*linalg.svd(x, False)), (right(5, 3),)),
     "svd, wide": (lambda x: made_again(*linalg.svd(x, False)), (right(2, 3, 5),)),
+    "svd, flat": (
+        lambda x: orthonormal(*linalg.svd(x, False)),
+        (right(2, 5, 3) * torch.tensor([1.0, 2.0, 0.0]),),
+    ),
+    "svd of zeros": (lambda x: orthonormal(*linalg.svd(0 * x, False)), (right(3, 5),)),
     "pinv": (linalg.pinv, (right(5, 3),)),
     "rank, condition, nuclear norm": (
         lambda x: (linalg.matrix_rank(x), linalg.cond(x), linalg.matrix_norm(x, "nuc")),

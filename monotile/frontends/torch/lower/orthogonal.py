@@ -287,16 +287,63 @@ def _singular(
         u, vh = (b.result(lambda *_: const(0, wide), index=index) for index in (0, 2))
         return u, values, vh
 
-    def left(*i: Expr) -> Expr:
+    def unit(*i: Expr) -> Expr:
         own = load(found, [*i[:-1], load(order, [*i[:-2], i[-1]])])
         size = load(values, [*i[:-2], i[-1]])
         return s.select(s.eq(size, 0), const(0, wide), s.div(own, size))
+
+    columns = _completed(b, b.emit(found.shape, wide, unit, part="columns"), values)
+
+    def left(*i: Expr) -> Expr:
+        return load(columns, i)
 
     def right(*i: Expr) -> Expr:
         return load(v, [*i[:-1], load(order, [*i[:-2], i[-1]])])
 
     u, vh = (left, turned(right)) if upright else (right, turned(left))
     return b.result(u, index=0), values, b.result(vh, index=2)
+
+
+def _completed(b: Builder, x: Tensor, values: Tensor) -> Tensor:
+    """The columns of `x`, those for values of zero by unit vectors that are orthogonal to all others: what is left of the axis that has most left."""
+    (*batch, tall, k), wide = x.shape, x.dtype
+
+    def step(b: Builder, j: Axis, states: Sequence[Tensor]) -> Any:
+        (u,) = states
+
+        def taken(*axes: Expr) -> Expr:
+            *i, c = axes
+            return s.mul(load(u, [*i, c]), load(u, [*i, c]))
+
+        share = b.emit((*batch, tall), wide, taken, reduce=(k,), combiner="sum", part="taken")
+        least = b.emit(batch, DType.I64, lambda *i: load(share, i), reduce=(tall,), combiner="argmin", part="least")  # fmt: skip
+
+        def along(*axes: Expr) -> Expr:
+            *i, r, c = axes
+            return s.mul(load(u, [*i, r, c]), load(u, [*i, load(least, i), c]))
+
+        shadow = b.emit((*batch, tall), wide, along, reduce=(k,), combiner="sum", part="shadow")
+
+        def rest(*axes: Expr) -> Expr:
+            *i, r = axes
+            own = s.select(s.eq(r, load(least, i)), const(1, wide), const(0, wide))
+            return s.sub(own, load(shadow, axes))
+
+        def square(*axes: Expr) -> Expr:
+            return s.mul(rest(*axes), rest(*axes))
+
+        squares = b.emit(batch, wide, square, reduce=(tall,), combiner="sum", part="rest")
+
+        def column(*axes: Expr) -> Expr:
+            *i, r, c = axes
+            new = s.div(rest(*i, r), s.call("sqrt", load(squares, i)))
+            missing = s.both(s.eq(c, j), s.eq(load(values, [*i, c]), 0))
+            return s.select(missing, new, load(u, axes))
+
+        return (b.emit(x.shape, wide, column, part="columns"),), ()
+
+    (found,), _ = iterated(b, k, [x], step)
+    return found
 
 
 LOWERINGS: Mapping[str, Lowering] = {
