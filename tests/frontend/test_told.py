@@ -220,3 +220,27 @@ def test_ranges_between_tensors() -> None:
     _same(Pooled(), torch.randn(2, 16))
     with pytest.raises(CaptureError, match="data-dependent"):  # what floats of the call say
         capture(Ranging(), (torch.randn(2, 5, 3), torch.tensor([4.0, 2.0])))
+
+
+class Counted(nn.Module):
+    """least: of `bincount`; 0 for as many counts as there are."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+
+    def forward(self, x: T, groups: T) -> T:
+        counts = torch.bincount(groups, minlength=self.least)
+        sums = x.new_zeros(len(counts), x.shape[1]).index_add(0, groups, x)
+        return sums / counts.clamp(min=1)[:, None] + groups.bincount(x[:, 0], self.least)[:, None]
+
+
+@pytest.mark.parametrize("least", [0, 6])
+def test_counts(least: int) -> None:
+    groups = torch.tensor([0, 0, 1, 2, 2, 2, 4])
+    compiled = _same(Counted(least), torch.randn(7, 3), groups)
+    if least:
+        x = torch.randn(7, 3)
+        torch.testing.assert_close(compiled(x, groups + 1), Counted(least)(x, groups + 1))
+    with pytest.raises(IndexOutOfRangeError):
+        compiled(torch.randn(7, 3), groups + 2)

@@ -25,6 +25,7 @@ from monotile.frontends.torch.callables import (
 )
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.contexts import without_contexts
+from monotile.frontends.torch.counts import Counts
 from monotile.frontends.torch.courses import all_courses
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.derivatives import Exporter
@@ -197,6 +198,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         updates_are_traced(),
         equality_is_traced(),
         TransformsOfHalves(),
+        Counts(),
         picks_by_tensors(),
         checks_are_unordered(),
         AssignedData(model),

@@ -4,7 +4,7 @@ How many there are is not known then, but each of all places may be one: `conver
 whether it is. So the number of the place is known in the loop's body, as a model needs it that has a module for each.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -26,8 +26,6 @@ class Hits(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if not isinstance(first, torch.Tensor):
             return func(*args, **named)
-        if name == "bincount" and (least := _least(args, named)):
-            return _counted(first, least, named.get("weights", args[1] if len(args) > 1 else None))
         if (name == "where" and len(args) == 1) or named.get("as_tuple"):
             found = first.nonzero().unbind(1)  # as one operator they would share memory unseen
         else:
@@ -38,18 +36,6 @@ class Hits(TorchFunctionMode):
         elif name in _SAME and (mask := mask_of(first)) is not None and _as_many(found, first):
             setattr(found, _MASK, mask)
         return found
-
-
-def _least(args: Sequence[Any], named: Mapping[str, Any]) -> int:
-    found = named.get("minlength", args[2] if len(args) > 2 else 0)
-    return found if isinstance(found, int) else 0
-
-
-def _counted(x: torch.Tensor, length: int, weights: torch.Tensor | None) -> torch.Tensor:
-    """`torch.bincount` of numbers below `length`: of others the index is checked when the kernel runs."""
-    given = torch.ones_like(x, dtype=torch.int64) if weights is None else weights
-    wide = given.dtype if weights is None or weights.dtype is torch.float32 else torch.float64
-    return torch.zeros(length, dtype=wide, device=x.device).index_add(0, x, given.to(wide))
 
 
 def mask_of(x: Any) -> torch.Tensor | None:

@@ -27,6 +27,7 @@ _OWN = tuple(
         "failed_calls.py",
         "filled.py",
         "half_transforms.py",
+        "counts.py",
         "hits.py",
         "listed.py",
         "marks.py",

@@ -1,0 +1,31 @@
+"""`torch.bincount` while a model is traced: its size is that of `minlength`, or what the example arguments give.
+
+Numbers beyond it are noticed when the kernel runs, where they are an index.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+class Counts(TorchFunctionMode):
+    """Within, counts are sums of ones."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        del types
+        if getattr(func, "__name__", "") != "bincount":
+            return func(*args, **(kwargs or {}))
+        return _counted(*args, **(kwargs or {}))
+
+
+def _counted(
+    input: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> torch.Tensor:
+    length = minlength or int(input.max()) + 1
+    given = torch.ones_like(input, dtype=torch.int64) if weights is None else weights
+    wide = given.dtype if weights is None or weights.dtype is torch.float32 else torch.float64
+    return torch.zeros(length, dtype=wide, device=input.device).index_add(0, input, given.to(wide))
