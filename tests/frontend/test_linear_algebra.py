@@ -103,6 +103,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "svd": (lambda x: made_again(*linalg.svd(x)), (square(2, 4),)),
     "svd, tall": (lambda x: made_again(*linalg.svd(x, False)), (right(5, 3),)),
     "svd, wide": (lambda x: made_again(*linalg.svd(x, False)), (right(2, 3, 5),)),
+    "where elimination fails": (
+        lambda x: (linalg.inv_ex(x)[1], linalg.lu_factor_ex(x)[2], linalg.solve_ex(x, x)[1]),
+        (
+            torch.stack(
+                [torch.eye(4), torch.diag(torch.tensor([1.0, 2.0, 0.0, 3.0])), torch.zeros(4, 4)]
+            ).double(),
+        ),
+    ),
     "svd, flat": (
         lambda x: orthonormal(*linalg.svd(x, False)),
         (right(2, 5, 3) * torch.tensor([1.0, 2.0, 0.0]),),

@@ -24,6 +24,16 @@ def _no_failure(b: Builder, batch: Sequence[int]) -> Tensor:
     return b.emit(batch, DType.I32, lambda *_: const(0, DType.I32), part="info")
 
 
+def _failed(b: Builder, info: Tensor, j: Axis, fails: Callable[..., Expr]) -> Tensor:
+    """`info` behind step `j`: the number of the first one, from 1, that `fails`."""
+
+    def number(*k: Expr) -> Expr:
+        first = s.both(s.eq(load(info, k), 0), fails(*k))
+        return s.select(first, cast(s.add(j, 1), DType.I32), load(info, k))
+
+    return b.emit(info.shape, DType.I32, number, part="failed")
+
+
 def cholesky(b: Builder, x: Tensor, upper: bool = False, **_: object) -> tuple[Tensor, Tensor]:
     """The factor column by column; behind each, what is left loses its outer product."""
     batch, n, _n = matrix_sizes(x)
@@ -47,12 +57,11 @@ def cholesky(b: Builder, x: Tensor, upper: bool = False, **_: object) -> tuple[T
             less = s.sub(own, s.mul(load(made, [*k, i]), load(made, [*k, c])))
             return s.select(s.gt(c, j), less, s.select(s.eq(c, j), load(made, [*k, i]), own))
 
-        def failed(*k: Expr) -> Expr:
-            fails = s.both(s.eq(load(info, k), 0), s.negation(s.gt(load(left, [*k, j, j]), 0)))
-            return s.select(fails, cast(s.add(j, 1), DType.I32), load(info, k))
+        def fails(*k: Expr) -> Expr:
+            return s.negation(s.gt(load(left, [*k, j, j]), 0))
 
         new = b.emit((*batch, n, n), wide, rest, part="left")
-        return (new, b.emit(batch, DType.I32, failed, part="failed")), ()
+        return (new, _failed(b, info, j, fails)), ()
 
     left = b.emit((*batch, n, n), wide, source, part="matrix")
     (found, info), _left = iterated(b, n, [left, _no_failure(b, batch)], step)
@@ -86,13 +95,13 @@ def _swapped(x: Tensor, j: Axis, pivot: Tensor) -> At:
     return at
 
 
-def _factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """L and U in one matrix; the row that each step took, from 1; and whether the exchanges are an even (1) or odd (-1) permutation."""
+def _factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """L and U in one matrix; the row that each step took, from 1; whether the exchanges are an even (1) or odd (-1) permutation; and `info`."""
     batch, m, n = matrix_sizes(x)
     wide = x.dtype.compute
 
     def step(b: Builder, j: Axis, states: Sequence[Tensor]) -> Any:
-        left, sign = states
+        left, sign, info = states
         pivot = _pivot(b, left, j, m)
         row = _swapped(left, j, pivot)
 
@@ -117,26 +126,28 @@ def _factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         taken = b.emit(
             batch, DType.I32, lambda *k: cast(s.add(load(pivot, k), 1), DType.I32), part="taken"
         )
-        return (new, b.emit(batch, wide, turns, part="sign")), (taken,)
+        signs = b.emit(batch, wide, turns, part="sign")
+        return (new, signs, _failed(b, info, j, lambda *k: s.eq(row(*k, j, j), 0))), (taken,)
 
     matrix = b.emit((*batch, m, n), wide, _elements(x), part="matrix")
     even = b.emit(batch, wide, lambda *_: const(1, wide), part="even")
-    (found, sign), (taken,) = iterated(b, min(m, n), [matrix, even], step)
+    start = [matrix, even, _no_failure(b, batch)]
+    (found, sign, info), (taken,) = iterated(b, min(m, n), start, step)
     pivots = b.emit(
         (*batch, min(m, n)), DType.I32, lambda *i: load(taken, [i[-1], *i[:-1]]), part="pivots"
     )
-    return found, pivots, sign
+    return found, pivots, sign, info
 
 
 def lu_factor(b: Builder, x: Tensor, pivot: bool = True, **_: object) -> tuple[Tensor, ...]:
     if not pivot:
         raise Unsupported("pivot=False")
-    found, pivots, _sign = _factors(b, x)
-    return found, pivots, _no_failure(b, x.shape[:-2])
+    found, pivots, _sign, info = _factors(b, x)
+    return found, pivots, info
 
 
 def det(b: Builder, x: Tensor) -> tuple[Tensor, ...]:
-    found, pivots, sign = _factors(b, x)
+    found, pivots, sign, _info = _factors(b, x)
 
     def product(*axes: Expr) -> Expr:
         *k, r = axes
@@ -154,7 +165,7 @@ def det(b: Builder, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def slogdet(b: Builder, x: Tensor) -> tuple[Tensor, ...]:
-    found, pivots, sign = _factors(b, x)
+    found, pivots, sign, _info = _factors(b, x)
     n, batch = x.shape[-1], x.shape[:-2]
 
     def signs(*axes: Expr) -> Expr:
@@ -177,8 +188,10 @@ def slogdet(b: Builder, x: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-def _eliminated(b: Builder, batch: Sequence[int], n: int, matrix: At, right: tuple[At, int]) -> At:
-    """The elements of the inverse of `matrix` times `right` (elements, columns), by Gauss-Jordan elimination."""
+def _eliminated(
+    b: Builder, batch: Sequence[int], n: int, matrix: At, right: tuple[At, int]
+) -> tuple[At, Tensor]:
+    """The elements of the inverse of `matrix` times `right` (elements, columns), by Gauss-Jordan elimination; and `info`."""
     side, columns = right
     whole = (*batch, n, n + columns)
 
@@ -188,7 +201,7 @@ def _eliminated(b: Builder, batch: Sequence[int], n: int, matrix: At, right: tup
         return s.select(s.lt(c, n), inside, side(*k, i, s.maximum(s.sub(c, n), 0)))
 
     def step(b: Builder, j: Axis, states: Sequence[Tensor]) -> Any:
-        (left,) = states
+        left, info = states
         row = _swapped(left, j, _pivot(b, left, j, n))
 
         def scaled(*axes: Expr) -> Expr:
@@ -202,11 +215,12 @@ def _eliminated(b: Builder, batch: Sequence[int], n: int, matrix: At, right: tup
             own = load(top, [*k, c])
             return s.select(s.eq(i, j), own, s.sub(row(*axes), s.mul(row(*k, i, j), own)))
 
-        return (b.emit(whole, left.dtype, reduced, part="left"),), ()
+        new = b.emit(whole, left.dtype, reduced, part="left")
+        return (new, _failed(b, info, j, lambda *k: s.eq(row(*k, j, j), 0))), ()
 
     start = b.emit(whole, b.dtype.compute, both, part="augmented")
-    (found,), _ = iterated(b, n, [start], step)
-    return lambda *i: load(found, [*i[:-1], s.add(i[-1], n)])
+    (found, info), _ = iterated(b, n, [start, _no_failure(b, batch)], step)
+    return lambda *i: load(found, [*i[:-1], s.add(i[-1], n)]), info
 
 
 def _identity(dtype: DType) -> At:
@@ -216,26 +230,26 @@ def _identity(dtype: DType) -> At:
 def inv(b: Builder, x: Tensor, **_: object) -> tuple[Tensor, Tensor]:
     batch, n, _n = matrix_sizes(x)
     unit = _identity(b.dtype.compute)
-    found = _eliminated(b, batch, n, _elements(x), (unit, n))
-    return b.result(found, index=0), _no_failure(b, batch)
+    found, info = _eliminated(b, batch, n, _elements(x), (unit, n))
+    return b.result(found, index=0), info
 
 
 def solve(b: Builder, a: Tensor, right: Tensor, *, left: bool = True, **_: object) -> Any:
-    batch, n, _n = matrix_sizes(a)
+    _batch, n, _n = matrix_sizes(a)
     vector = len(right.shape) == 1 or right.shape == a.shape[:-1]
     matrix, side = _elements(a), _elements(right)
     ahead = b.shape[:-1] if vector else b.shape[:-2]
     if vector:
-        found = _eliminated(b, ahead, n, matrix, (lambda *i: side(*i[:-1]), 1))
+        found, _info = _eliminated(b, ahead, n, matrix, (lambda *i: side(*i[:-1]), 1))
         x = b.result(lambda *i: found(*i, idx(0)), index=0)
     elif left:
-        found = _eliminated(b, ahead, n, matrix, (side, b.shape[-1]))
+        found, _info = _eliminated(b, ahead, n, matrix, (side, b.shape[-1]))
         x = b.result(found, index=0)
     else:
-        found = _eliminated(b, ahead, n, turned(matrix), (turned(side), b.shape[-2]))
+        found, _info = _eliminated(b, ahead, n, turned(matrix), (turned(side), b.shape[-2]))
         x = b.result(turned(found), index=0)
-    factors, pivots, _sign = _factors(b, a)
-    return x, factors, pivots, _no_failure(b, batch)
+    factors, pivots, _sign, info = _factors(b, a)
+    return x, factors, pivots, info
 
 
 def _substituted(
