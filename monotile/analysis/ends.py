@@ -9,7 +9,6 @@ import msgspec
 
 from monotile.analysis.contraction import contraction
 from monotile.analysis.dead import Side, clamped, side_of
-from monotile.analysis.index_ranges import conjuncts
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -22,6 +21,7 @@ from monotile.ir.expr import (
     axes_of,
     binary,
     children,
+    conjuncts,
     const,
     idx,
     loads,

@@ -1,12 +1,12 @@
 """Conditions on indices as ranges of sums."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
 from monotile.analysis.affine import Affine, affine
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Binary, Expr
+from monotile.ir.expr import Binary, Expr, conjuncts
 
 
 class IndexRange(msgspec.Struct, frozen=True):
@@ -54,16 +54,6 @@ def tightest(terms: Iterable[Expr]) -> tuple[Expr, ...]:
             case _:
                 found[term] = 0, term
     return tuple(term for _, term in found.values())
-
-
-def conjuncts(e: Expr) -> Iterator[Expr]:
-    """The conjuncts of `e`."""
-    match e:
-        case Binary("and", a, b):
-            yield from conjuncts(a)
-            yield from conjuncts(b)
-        case _:
-            yield e
 
 
 def negative_where(op: str, a: Expr, b: Expr) -> Affine:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import msgspec
 
 from monotile.analysis.affine import Affine, affine
-from monotile.analysis.index_ranges import conjuncts, negative_where
+from monotile.analysis.index_ranges import negative_where
 from monotile.analysis.unconditional import both
 from monotile.codegen.expression import is_index
-from monotile.ir.expr import Axis, Binary, Expr, Select, add, axes_of, idx, loads, walk
+from monotile.ir.expr import Axis, Binary, Expr, Select, add, axes_of, conjuncts, idx, loads, walk
 from monotile.ir.intervals import Facts, truth
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from monotile.codegen.site import Range, unflatten
 from monotile.ir.expr import Axis, Expr, add, binary, idx, mul, sub
 
@@ -38,14 +36,10 @@ class ThreadMap:
         self, ranges: Sequence[Range], lane: Expr, window: Expr | None = None
     ) -> dict[str, Expr]:
         """The ranges' variables at `lane` of the vector `e`, in its first window or in `window`."""
-        vector = Axis("e", self.groups) if self.groups > 1 else idx(0)
-        position, variables = add(mul(vector, idx(self.width)), lane), [r.variable for r in ranges]
+        found = self._numbers(ranges, lane)
         if self.windows == 1:
-            return unflatten(position, variables)
-        *outer, slid, last = variables
-        found = unflatten(
-            position, [*outer, Axis(slid.name, -(-slid.extent // self.windows)), last]
-        )
+            return found
+        slid = ranges[-2].variable
         first = self._first(found[slid.name], slid)
         return found | {slid.name: first if window is None else add(first, window)}
 
@@ -54,10 +48,17 @@ class ThreadMap:
         slid = ranges[-2].variable if self.windows > 1 else None
         if slid is None or slid.extent % self.windows == 0:
             return None
-        whole = msgspec.structs.replace(slid, extent=-(-slid.extent // self.windows))
-        variables = [*(r.variable for r in ranges[:-2]), whole, ranges[-1].variable]
-        number = unflatten(mul(Axis("e", self.groups), idx(self.width)), variables)[slid.name]
+        number = self._numbers(ranges, idx(0))[slid.name]
         return sub(mul(number, idx(self.windows)), self._first(number, slid))
+
+    def _numbers(self, ranges: Sequence[Range], lane: Expr) -> dict[str, Expr]:
+        """The ranges' variables at `lane` of the vector `e`; of the one along which windows are, which group of them."""
+        vector = Axis("e", self.groups) if self.groups > 1 else idx(0)
+        variables = [r.variable for r in ranges]
+        if self.windows > 1:
+            slid = variables[-2]
+            variables[-2] = Axis(slid.name, -(-slid.extent // self.windows))
+        return unflatten(add(mul(vector, idx(self.width)), lane), variables)
 
     def _first(self, number: Expr, slid: Axis) -> Expr:
         first = mul(number, idx(self.windows))

@@ -235,6 +235,16 @@ def walk(e: Expr) -> Iterator[Expr]:
         stack.extend(reversed(children(node)))
 
 
+def conjuncts(e: Expr) -> Iterator[Expr]:
+    """What all has to hold for the condition `e` to."""
+    match e:
+        case Binary("and", a, b):
+            yield from conjuncts(a)
+            yield from conjuncts(b)
+        case _:
+            yield e
+
+
 @functools.lru_cache(maxsize=1 << 15)
 def loads(e: Expr) -> tuple[Load, ...]:
     """Every Load in `e`, in order, including those inside indices of others."""

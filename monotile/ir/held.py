@@ -2,7 +2,18 @@
 
 from collections.abc import Iterator
 
-from monotile.ir.expr import Binary, Const, Expr, Load, Select, SizeTensor, children, loads, walk
+from monotile.ir.expr import (
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Select,
+    SizeTensor,
+    children,
+    conjuncts,
+    loads,
+    walk,
+)
 from monotile.ir.program import Part
 
 
@@ -30,19 +41,11 @@ def _read(e: Expr, x: Load, holds: tuple[Expr, ...]) -> Iterator[tuple[Expr, ...
     if e == x:
         yield holds
     elif isinstance(e, Select):
-        yield from _read(e.then, x, (*holds, *_conjuncts(e.cond)))
+        yield from _read(e.then, x, (*holds, *conjuncts(e.cond)))
         yield from _read(e.otherwise, x, holds)
     else:
         for part in children(e):
             yield from _read(part, x, holds)
-
-
-def _conjuncts(e: Expr) -> Iterator[Expr]:
-    match e:
-        case Binary("and", a, b):
-            yield from (*_conjuncts(a), *_conjuncts(b))
-        case _:
-            yield e
 
 
 def _size(tests: tuple[Expr, ...], x: Load, at: int) -> SizeTensor | None:

@@ -244,10 +244,10 @@ class _Binder:
     def _gathers(self, c: Compute, a: Axis) -> bool:
         """Whether an index may be out of range beyond the size of `a`: it depends on data, or on a size."""
         return any(
-            a in axes_of(i) and not self._fits(i, a, n)
+            self.positions.index(self.expr(i), int(n)) is None
             for x in loads(c.body)
             for i, n in zip(x.index, x.tensor.shape, strict=True)
-            if _depends(i) and self.positions.index(self.expr(i), int(n)) is None
+            if _depends(i) and a in axes_of(i) and not self._fits(i, a, n)
         )
 
     def _fits(self, i: Expr, a: Axis, n: int) -> bool:

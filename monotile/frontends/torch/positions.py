@@ -4,7 +4,7 @@ What a size leaves out of a tensor may be anything in memory, and no index. Wher
 """
 
 from monotile.analysis.cost import cost
-from monotile.ir.expr import Axis, Expr, Load, SizeTensor, loads, map_loads, substitute
+from monotile.ir.expr import Expr, Load, SizeTensor, loads, map_loads, substitute
 from monotile.ir.intervals import NOTHING_KNOWN, Interval, Ranges
 from monotile.ir.program import Compute
 from monotile.transform.simplify.simplify import simplify_expr
@@ -13,38 +13,42 @@ MOST = 16.0  # operations that are done again for each index
 
 
 class Positions:
-    """known: an element of each such tensor, by name, with its axes."""
+    """Of a Program's statements so far. What an element is, is found where an index asks for it."""
 
     def __init__(self) -> None:
-        self.known: dict[str, tuple[tuple[Axis, ...], Expr]] = {}
+        self._made: dict[str, Compute] = {}
+        self._known: dict[str, Expr | None] = {}
 
     def learn(self, c: Compute) -> None:
         if c.combiner is None and c.body.dtype.is_int and c.out.dtype is c.body.dtype:
-            body = self.computed(c.body)
-            if body is not None:
-                self.known[c.out.name] = c.axes, body
+            self._made[c.out.name] = c
 
     def index(self, e: Expr, extent: int) -> Expr | None:
         """The same as `e`, computed, if that is a position that is an index of `extent` in every call."""
-        found = self.computed(e)
+        found = self._computed(e)
         return found if found is not None and _in_range(found, extent) else None
 
-    def computed(self, e: Expr) -> Expr | None:
+    def _computed(self, e: Expr) -> Expr | None:
         """`e` without Loads but of sizes, if that is what it is."""
 
         def put(x: Load) -> Expr:
-            axes, element = self.known.get(x.tensor.name, ((), None))
+            element = None if isinstance(x.tensor, SizeTensor) else self._element(x.tensor.name)
             if element is None:
                 return x
+            axes = self._made[x.tensor.name].axes
             return substitute(element, {a.name: i for a, i in zip(axes, x.index, strict=True)})
 
-        if any(
-            not isinstance(x.tensor, SizeTensor) and x.tensor.name not in self.known
-            for x in loads(e)
-        ):
+        every = (x.tensor for x in loads(e))
+        if any(not isinstance(t, SizeTensor) and self._element(t.name) is None for t in every):
             return None
         found = simplify_expr(map_loads(e, put))
         return found if cost(found) <= MOST else None
+
+    def _element(self, name: str) -> Expr | None:
+        """Of the tensor, in terms of its axes."""
+        if name not in self._known and name in self._made:
+            self._known[name] = self._computed(self._made[name].body)
+        return self._known.get(name)
 
 
 def _in_range(e: Expr, extent: int) -> bool:

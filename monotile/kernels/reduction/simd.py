@@ -8,12 +8,11 @@ from monotile.analysis.encoding import coded_sides
 from monotile.analysis.ends import own_ends
 from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
-from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import words_of
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce, Simd
-from monotile.kernels.reduction.windows import windows_of
+from monotile.kernels.reduction.windows import TYPES, windows_of
 
 POSITIONS = ("argmax", "argmin")
 # Terms added one after the other before the partial sum joins the next: with 16 lanes, and partial sums of so many partial sums, the
@@ -23,7 +22,6 @@ LEAST = 32  # the same of outputs side by side, at least
 FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
 SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
 LINE = 32  # elements, from which on a line is worth a call
-TYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
 STRIP = 64  # outputs that are accumulated side by side
 WHOLE = 16  # outputs of whole vectors: a strip is such, and as long as the others, where that is possible
 CHANNELS = 256  # of windows, at most, whose sums are kept at a time

@@ -10,12 +10,22 @@ from monotile.analysis.unconditional import TRUE
 from monotile.codegen.lines import Lines
 from monotile.codegen.site import Site, ordered
 from monotile.ir.dtype import DType
-from monotile.ir.expr import COMPARE, Axis, Binary, Expr, Load, axes_of, loads, substitute
+from monotile.ir.expr import (
+    COMPARE,
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    axes_of,
+    conjuncts,
+    loads,
+    substitute,
+)
 from monotile.ir.program import Compute
 
 PLACES, VECTORS = 4, 2  # whose sums a thread has in registers
 ALONE = 4  # vectors of a place by itself
-TYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)
+TYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)  # that vectors are loaded of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ def _sides(c: Compute) -> tuple[Load, Load, tuple[Expr, ...]] | None:
     for image, factor in (found, found[::-1]):
         if image is None or factor is None or factor.cond != TRUE:
             continue
-        conditions = _conjuncts(image.cond)
+        conditions = tuple(x for x in conjuncts(image.cond) if x != TRUE)
         both = (image.load, factor.load)
         known = all(x.dtype in TYPES and x.dtype.compute is c.body.dtype for x in both)
         if (
@@ -91,14 +101,6 @@ def _apart(site: Site, c: Compute) -> bool:
     """Whether the last two axes have ranges of their own."""
     own = [r.dim.axes for r in ordered(site)[-2:]]
     return own == [(len(c.axes) - 2,), (len(c.axes) - 1,)]
-
-
-def _conjuncts(e: Expr) -> tuple[Expr, ...]:
-    match e:
-        case Binary("and", a, b):
-            return (*_conjuncts(a), *_conjuncts(b))
-        case _:
-            return () if e == TRUE else (e,)
 
 
 def _linear(e: Expr) -> bool:

@@ -316,7 +316,7 @@ def triangular_solve(
     found = _substituted(
         b, b.shape, matrix, _elements(right), upper=upper != transpose, unit=unitriangular
     )
-    return b.result(found, index=0), b.result(matrix if not transpose else turned(matrix), index=1)
+    return b.result(found, index=0), b.result(_elements(a), index=1)
 
 
 def _by_cholesky(b: Builder, factor: Tensor, right: At, upper: bool) -> Tensor:
