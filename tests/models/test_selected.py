@@ -81,6 +81,23 @@ class Hit(Loop):
         return out.view(x.shape)
 
 
+class Named(Loop):
+    """The same with a name for each, as in Switch Transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = nn.ModuleDict({f"expert_{k}": e for k, e in enumerate(self.experts)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat, weights, chosen, out = self.routed(x)
+        mask = F.one_hot(chosen, len(self.experts)).permute(2, 1, 0)
+        for k in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+            place, rows = torch.where(mask[k].squeeze(0))
+            found = self.named[f"expert_{k[0]}"](flat[rows]) * weights[rows, place, None]
+            out.index_add_(0, rows, found)
+        return out.view(x.shape)
+
+
 class Skipped(Loop):
     """Experts that nothing chooses are left out, by how many rows there are or by a list of counts."""
 
@@ -154,6 +171,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Args]]] = {
     "loop": (Loop, one),
     "added": (Added, one),
     "hit": (Hit, one),
+    "named": (Named, one),
     "skipped": (lambda: Skipped(lists=False), one),
     "skipped by a list": (lambda: Skipped(lists=True), one),
     "kept": (Kept, two),

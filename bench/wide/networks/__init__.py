@@ -13,13 +13,14 @@ from bench.wide.networks import (
     series,
     speech,
     timm,
+    transformers,
     vision,
 )
 from bench.wide.registry import NETWORKS
 
 DOMAINS = tuple(dict.fromkeys(n.domain for n in NETWORKS.values()))
-ASKED = (timm.DOMAIN, libraries.DOMAIN)  # run only where they are asked for
+ASKED = (timm.DOMAIN, libraries.DOMAIN, transformers.DOMAIN)  # run only where they are asked for
 
 __all__ = [
-    "ASKED", "DOMAINS", "NETWORKS", "detection", "diffusion", "graphs", "language", "libraries", "mixtures", "recommendation", "recurrence", "segmentation", "series", "speech", "timm", "vision",
+    "ASKED", "DOMAINS", "NETWORKS", "detection", "diffusion", "graphs", "language", "libraries", "mixtures", "recommendation", "recurrence", "segmentation", "series", "speech", "timm", "transformers", "vision",
 ]  # fmt: skip

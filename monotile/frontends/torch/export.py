@@ -11,6 +11,7 @@ from torch.fx.experimental import _config as config
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.as_run import exported_as_run
 from monotile.frontends.torch.asked import asked
 from monotile.frontends.torch.assigned_data import AssignedData
 from monotile.frontends.torch.autocast import within
@@ -35,6 +36,7 @@ from monotile.frontends.torch.filled import fills_with_tensors
 from monotile.frontends.torch.half_transforms import TransformsOfHalves
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.inference import mode_of
+from monotile.frontends.torch.moved import modules_move
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.packed import traced_packed_sequences
@@ -166,7 +168,7 @@ def _exported(
         return found
 
     try:
-        return _with_branches(run)
+        return exported_as_run(lambda: _with_branches(run))
     except Exception:
         found = None
         if not dynamic_shapes:
@@ -201,6 +203,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         Counts(),
         picks_by_tensors(),
         checks_are_unordered(),
+        modules_move(),
         AssignedData(model),
         builtins_as_run(model),
     ):

@@ -15,7 +15,7 @@ _SAME = {"squeeze", "flatten", "reshape", "view", "ravel", "contiguous", "clone"
 
 
 class Hits(TorchFunctionMode):
-    """Within, a tensor of the places in a vector remembers the vector."""
+    """Within, a tensor of the places in a vector remembers the vector, and a known number is text as in eager PyTorch (`self[f"expert_{k}"]`)."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -26,6 +26,8 @@ class Hits(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if not isinstance(first, torch.Tensor):
             return func(*args, **named)
+        if name == "__format__" and first.ndim == 0 and getattr(first, "constant", None) is not None:  # fmt: skip
+            return format(first.item(), *args[1:])
         if (name == "where" and len(args) == 1) or named.get("as_tuple"):
             found = first.nonzero().unbind(1)  # as one operator they would share memory unseen
         else:

@@ -17,6 +17,7 @@ _DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + o
 _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
     for n in (
+        "as_run.py",
         "callables.py",
         "assigned_data.py",
         "selection.py",
