@@ -83,6 +83,20 @@ def test_a_variance_written_out() -> None:
     agree(program, after, held, 2, 64, 1024)
 
 
+def test_a_variance_whose_dimensions_are_kept() -> None:
+    """It has the shape of its mean, though what is made of it has dimensions of one place more (EvoNorm)."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        groups = x.view(2, 4, -1, 1024)
+        return (groups / groups.var((2, 3), keepdim=True).add(1e-5).sqrt()).view(x.shape)
+
+    program, held = program_of(Call(scaled), 2, 64, 1024)
+    after = split(program)
+    (sums, squares) = parts(after).values()
+    assert sums == squares
+    agree(program, after, held, 2, 64, 1024)
+
+
 @pytest.mark.parametrize("reduce", [torch.amax, torch.sum])
 def test_other_reductions(reduce: Callable[..., torch.Tensor]) -> None:
     program, held = program_of(Call(lambda x: reduce(x, (1, 2))), 3, 128, 960)

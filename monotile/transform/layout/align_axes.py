@@ -2,13 +2,15 @@
 
 A pointwise reader that reads a tensor under permuted axes, or with axes of extent 1 added or dropped, could be its
 epilogue except for its shape. The tensor is then computed in the reader's shape, and the indices of all other readers are
-adapted; the arithmetic stays the same.
+adapted; the arithmetic stays the same. A reader that adds axes of extent 1 to statistics (`keepdim`) leaves them out instead, if it may have any
+shape: a variance stays in the shape of its mean.
 """
 
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from monotile.analysis.contraction import contraction
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, map_loads, substitute
 from monotile.ir.program import Compute, Program, Statement
@@ -59,10 +61,28 @@ def _arrangements(program: Program) -> dict[str, Arrangement]:
                 if arrangement is None:
                     continue
                 decided.add(name)  # by its first such reader
+                if s.out.name not in uses.whole and _adds_units(here[name], arrangement):
+                    found[s.out.name] = _in_shape_of(here[name], s)
+                    continue
                 moved = not _in_order(arrangement)
                 if uses.readers[name] == 1 if moved else arrangement.out != here[name].out:
                     found[name] = arrangement
     return found
+
+
+def _adds_units(p: Compute, a: Arrangement) -> bool:
+    """Whether the reader of `p`, a reduction that is no product of two tensors, has only axes of extent 1 more."""
+    found = contraction(p)
+    more = len(a.source) > len(p.axes) and _in_order(a)
+    return more and p.combiner is not None and (found is None or found.left == found.right)
+
+
+def _in_shape_of(p: Compute, reader: Compute) -> Arrangement:
+    """`reader` in the shape of `p`, of which it reads the element at its own axes."""
+    index = next(x.index for x in loads(reader.body) if x.tensor.name == p.out.name)
+    where = {a: d for d, a in enumerate(reader.axes)}
+    source = tuple(where.get(i) if isinstance(i, Axis) else None for i in index)
+    return Arrangement(Tensor(reader.out.name, p.out.shape, reader.out.dtype), source)
 
 
 def _in_order(a: Arrangement) -> bool:
