@@ -8,7 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._decomp import get_decompositions
 from torch._ops import OperatorBase
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
@@ -42,8 +41,6 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         return plain
     with quiet():
         table = torch.export.default_decompositions()
-        for op, decomposition in get_decompositions(_MORE).items():
-            table[op] = decomposition
         table.update(decompositions())
         table.update(DECOMPOSITIONS)
         table[torch.ops.aten.linalg_pinv.atol_rtol_tensor] = pseudoinverse
@@ -109,10 +106,6 @@ def as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
         yield
     finally:
         specs[:] = old
-
-
-# Core ATen operators without a lowering that PyTorch can decompose further.
-_MORE = [torch.ops.aten.grid_sampler_2d]
 
 
 @contextmanager

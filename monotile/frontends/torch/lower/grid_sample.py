@@ -1,4 +1,4 @@
-"""Sampling of volumes at given places."""
+"""Sampling of images and volumes at given places (`torch.nn.functional.grid_sample`)."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -6,18 +6,20 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, Unsupported, load, raised
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.resampling import cubic_weights
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
 Lowering = Callable[..., Any]
+Weighted = tuple[Expr, Expr]  # an element along a dimension, and its weight
 
-_BILINEAR, _NEAREST = 0, 1
+_BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2
 _ZEROS, _BORDER, _REFLECTION = 0, 1, 2
 
 
 def _reflected(v: Expr, low: float, span: float) -> Expr:
     """`v` folded back at both ends of low ... low + span."""
-    if not span:
+    if span == 0:
         return s.mul(v, 0.0)
     inside = s.call("abs", s.sub(v, low))
     over = s.op("fmod", inside, span)
@@ -26,46 +28,63 @@ def _reflected(v: Expr, low: float, span: float) -> Expr:
     return s.select(even, s.add(over, low), s.add(s.sub(span, over), low))
 
 
-def _place(v: Expr, n: int, padding: int, align_corners: bool) -> Expr:
+def _place(v: Expr, n: int, align_corners: bool) -> Expr:
     """Where -1 ... 1 lies among `n` elements."""
     if align_corners:
-        at = s.mul(s.mul(s.add(v, 1), 0.5), float(n - 1))
-    else:
-        at = s.mul(s.sub(s.mul(s.add(v, 1), float(n)), 1), 0.5)
+        return s.mul(s.mul(s.add(v, 1), 0.5), n - 1)
+    return s.mul(s.sub(s.mul(s.add(v, 1), n), 1), 0.5)
+
+
+def _within(at: Expr, n: int, padding: int, align_corners: bool) -> Expr:
+    """The place among `n` elements that stands for `at`, which may be beyond the borders."""
+    if padding == _ZEROS:
+        return at
     if padding == _REFLECTION:
-        at = _reflected(at, 0.0, float(n - 1)) if align_corners else _reflected(at, -0.5, float(n))
-    return at if padding == _ZEROS else s.minimum(s.maximum(at, 0.0), float(n - 1))
+        at = _reflected(at, 0.0, n - 1) if align_corners else _reflected(at, -0.5, n)
+    return s.minimum(s.maximum(at, 0.0), n - 1)
 
 
 def _element(x: Tensor, lead: Sequence[Expr], at: Sequence[Expr]) -> Expr:
     """The element at whole places; 0 beyond the borders."""
     inside = s.both(
-        *(s.both(s.ge(e, 0), s.le(e, float(n - 1))) for e, n in zip(at, x.shape[2:], strict=True))
+        *(s.both(s.ge(e, 0), s.le(e, n - 1)) for e, n in zip(at, x.shape[2:], strict=True))
     )
     held = [cast(s.select(inside, e, const(0, e.dtype)), DType.I64) for e in at]
     value = raised(x, [*lead, *held])
     return s.select(inside, value, const(0, value.dtype))
 
 
-def grid_sampler_3d(
+def _linear(at: Expr) -> list[Weighted]:
+    low = s.call("floor", at)
+    share = s.sub(at, low)
+    return [(low, s.sub(1, share)), (s.add(low, 1), share)]
+
+
+def _cubic(at: Expr, n: int, padding: int, align_corners: bool) -> list[Weighted]:
+    """Each of the four may be beyond the borders."""
+    low = s.call("floor", at)
+    near = [_within(s.add(low, k), n, padding, align_corners) for k in (-1, 0, 1, 2)]
+    return list(zip(near, cubic_weights(s.sub(at, low)), strict=True))
+
+
+def grid_sampler(
     b: Builder, x: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool
 ) -> Tensor:
     """x[n, c] at the places grid[n, ..., :]; the last of a place's coordinates is that of the first dimension."""
-    if mode not in (_BILINEAR, _NEAREST):
-        raise Unsupported(f"interpolation_mode={mode}")
     space = x.shape[2:]
     rank = len(space)
+    if mode == _BICUBIC and rank != 2:
+        raise Unsupported(f"interpolation_mode={mode}")
     if 0 in x.shape:
         raise Unsupported("nothing to sample")
+
+    def place(k: int, i: Sequence[Expr]) -> Expr:
+        at = _place(raised(grid, [*i, idx(rank - 1 - k)]), space[k], align_corners)
+        return at if mode == _BICUBIC else _within(at, space[k], padding, align_corners)
+
+    wide = grid.dtype.compute
     places = [
-        b.emit(
-            grid.shape[:-1],
-            grid.dtype.compute,
-            lambda *i, k=k: _place(
-                raised(grid, [*i, idx(rank - 1 - k)]), space[k], padding, align_corners
-            ),
-            part=f"place{k}",
-        )
+        b.emit(grid.shape[:-1], wide, lambda *i, k=k: place(k, i), part=f"place{k}")
         for k in range(rank)
     ]
 
@@ -73,19 +92,29 @@ def grid_sampler_3d(
         at = [load(p, [n, *i]) for p in places]
         if mode == _NEAREST:
             return _element(x, [n, c], [s.call("round", e) for e in at])
-        low = [s.call("floor", e) for e in at]
-        total: Expr | None = None
-        for corner in itertools.product((0, 1), repeat=rank):
-            corners = [s.add(e, float(k)) if k else e for e, k in zip(low, corner, strict=True)]
-            value = _element(x, [n, c], corners)
-            for e, f, k in zip(at, low, corner, strict=True):
-                part = s.sub(e, f)
-                value = s.mul(value, part if k else s.sub(1, part))
-            total = value if total is None else s.add(total, value)
-        assert total is not None
+        near = [
+            _linear(e) if mode == _BILINEAR else _cubic(e, m, padding, align_corners)
+            for e, m in zip(at, space, strict=True)
+        ]
+        terms: list[Expr] = []
+        for corner in itertools.product(*near):
+            value = _element(x, [n, c], [e for e, _ in corner])
+            terms.append(s.mul(value, _product([w for _, w in corner])))
+        total = terms[0]
+        for term in terms[1:]:
+            total = s.add(total, term)
         return total
 
     return b.result(body)
 
 
-LOWERINGS: Mapping[str, Lowering] = {"aten.grid_sampler_3d": grid_sampler_3d}
+def _product(weights: Sequence[Expr]) -> Expr:
+    total = weights[0]
+    for w in weights[1:]:
+        total = s.mul(total, w)
+    return total
+
+
+LOWERINGS: Mapping[str, Lowering] = {
+    f"aten.{name}": grid_sampler for name in ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+}

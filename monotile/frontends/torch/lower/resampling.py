@@ -115,7 +115,7 @@ def _linear(rank: int) -> Lowering:
     return lower
 
 
-def _cubic_weights(t: Expr) -> list[Expr]:
+def cubic_weights(t: Expr) -> list[Expr]:
     """Of the four neighbours, for a place `t` between the second and the third (Keys, a = -0.75)."""
     a = -0.75
 
@@ -143,7 +143,7 @@ def bicubic(
         for e, n, m, f in zip(i[lead:], x.shape[lead:], b.shape[lead:], factors, strict=True):
             place = _place(e, n, m, f, align_corners, wide)
             low = s.call("floor", place)
-            weights = _cubic_weights(s.sub(place, low))
+            weights = cubic_weights(s.sub(place, low))
             first = cast(low, DType.I64)
             at = [s.minimum(s.maximum(s.add(first, k - 1), 0), n - 1) for k in range(4)]
             taps.append(list(zip(at, weights, strict=True)))
