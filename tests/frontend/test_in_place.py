@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
 from torch.export import ExportedProgram
 
 from monotile.frontends.torch.aliasing import changed
@@ -52,12 +53,23 @@ def _part_of_a_view(x: T) -> Any:
     return y
 
 
+def _on_a_side(x: T) -> Any:
+    """Of a Python `if`, which becomes a subgraph."""
+    y = x.exp()
+    if x.sum() > 100:
+        y.index_add_(0, torch.tensor([1, 1]), x[:2].tan().cumsum(1))
+    else:
+        y[1] += x[2].softmax(0)
+    return y
+
+
 SIMPLE: dict[str, Callable[[T], Any]] = {
     "a residual": _residual,
     "a mask": _masked,
     "read before": _read_before,
     "zeroed": _zeroed,
     "part of a view": _part_of_a_view,
+    "on a side": _on_a_side,
     "itself": lambda x: x.exp().add_(x.exp()).relu_(),
     "one of two": lambda x: (x.exp().chunk(2)[0].relu_(), x * 2),
     "padded rows": lambda x: F.embedding_bag(
@@ -94,7 +106,8 @@ OTHERS: dict[str, Callable[[T], Any]] = {
 
 
 def _updates(exported: ExportedProgram) -> list[Any]:
-    return [n for n in exported.graph.nodes if any(changed(n))]
+    graphs = [m.graph for m in exported.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    return [n for graph in graphs for n in graph.nodes if any(changed(n))]
 
 
 @pytest.mark.parametrize("name", SIMPLE)

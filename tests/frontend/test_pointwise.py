@@ -4,7 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.frontend.against import check_operators
+from monotile.frontends.torch.export import export
+from monotile.frontends.torch.graph import is_lowered
+from tests.frontend.against import Operators, check_operators
 
 INF, NAN = float("inf"), float("nan")
 
@@ -54,6 +56,20 @@ def test_unary(dtype: torch.dtype) -> None:
     functions |= {n: (lambda a, b, n=n: getattr(torch, n)(b / 4)) for n in UNIT_UNARY}
     functions["acosh"] = lambda a, b: torch.acosh(b + 1)
     check_operators(functions, x, x.abs() + 0.1)
+
+
+def test_other_names() -> None:
+    """None of them has the model traced again."""
+    x, y = torch.rand(4, 5) - 0.5, torch.rand(4, 5) + 0.1
+    unary = ("absolute", "negative", "arctan", "arcsinh", "arcsin", "arccos", "arctanh")
+    binary = ("multiply", "subtract", "divide", "greater", "greater_equal", "less", "less_equal", "not_equal")  # fmt: skip
+    functions = {n: (lambda a, b, n=n: getattr(torch, n)(a)) for n in unary}
+    functions |= {n: (lambda a, b, n=n: getattr(torch, n)(a, b)) for n in binary}
+    functions["arccosh"] = lambda a, b: torch.arccosh(b + 1)
+    functions["floor"] = lambda a, b: torch.divide(a, b, rounding_mode="floor")
+    functions["in place"] = lambda a, b: a.exp().multiply_(b).subtract_(a, alpha=2).divide_(3)
+    check_operators(functions, x, y)
+    assert is_lowered(export(Operators(functions | {"in place": torch.add}), (x, y)).graph_module)
 
 
 def test_integers_become_floats() -> None:

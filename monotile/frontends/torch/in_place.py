@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
@@ -22,18 +22,34 @@ _PARTS = {
     _aten.select.int: _aten.select_scatter.default,
 }
 # Updates whose other arguments may be of other types: indices, or values that are converted.
-_CONVERTING = {"fill_", "copy_", "zero_", "masked_fill_", "index_put_", "index_fill_"}
+_CONVERTING = {
+    "fill_", "copy_", "zero_", "masked_fill_", "index_put_", "index_fill_", "index_add_", "index_copy_", "scatter_", "scatter_add_",
+}  # fmt: skip
 
 
 def without_updates(exported: ExportedProgram) -> ExportedProgram:
-    """`exported` without updates in place; as it is if one is of a value that the graph has not made, or is seen through a view that was made
-    before, or has no operator that gives the same as a new value."""
-    graph = copy.deepcopy(exported.graph)
-    updates = {node: _functional(node) for node in graph.nodes if any(changed(node))}
-    if not updates or None in updates.values() or not _are_seen_once(graph, updates):
+    """`exported` without updates in place, also in subgraphs; as it is if one is of a value that its graph has not made, or is seen through a view
+    that was made before, or has no operator that gives the same as a new value."""
+    modules: list[tuple[str, nn.Module]] = list(exported.graph_module.named_modules())
+    graphs = {k: copy.deepcopy(m.graph) for k, m in modules if isinstance(m, fx.GraphModule)}
+    found = {path: _updates(graph) for path, graph in graphs.items()}
+    if None in found.values() or not any(found.values()):
         return exported
-    _rewrite(graph, updates)
-    return with_graph(exported, graph)
+    root = copy.copy(exported.graph_module)
+    for path, updates in found.items():  # a module before those inside
+        if updates:
+            _rewrite(graphs[path], updates)
+        if path and updates:
+            owner, _, name = path.rpartition(".")
+            old = root.get_submodule(path)
+            setattr(root.get_submodule(owner), name, fx.GraphModule(old, graphs[path]))
+    return with_graph(exported, graphs[""], root=root)
+
+
+def _updates(graph: fx.Graph) -> "Updates | None":
+    """Those of `graph`; None where it cannot do without one."""
+    updates = {node: _functional(node) for node in graph.nodes if any(changed(node))}
+    return None if None in updates.values() or not _are_seen_once(graph, updates) else updates
 
 
 Updates = Mapping[fx.Node, OpOverload | None]

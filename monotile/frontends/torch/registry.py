@@ -94,10 +94,22 @@ LOWERINGS: Mapping[str, Lowering] = {
 }
 
 
+# PyTorch's other names.
+_SAME = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctanh": "atanh", "divide": "div",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg", "not_equal": "ne",
+    "subtract": "sub",
+}  # fmt: skip
+
+
 def find(target: Any) -> Lowering | None:
     """The lowering of the fx target `target`, if there is one; of a view's copy, the view's."""
     name = str(target)
     packet, _, overload = name.rpartition(".")
+    namespace, _, own = packet.partition(".")
+    if namespace == "aten" and own in _SAME:
+        packet = f"aten.{_SAME[own]}"
+        name = f"{packet}.{overload}"
     found = LOWERINGS.get(name) or LOWERINGS.get(packet)
     if found is None and packet.endswith("_copy") and torch.Tag.view_copy in target.tags:
         view = packet.removesuffix("_copy")
