@@ -52,8 +52,9 @@ def factors(c: Compute, *, swapped: bool = False) -> tuple[Expr, Expr]:
 
 
 @functools.lru_cache(maxsize=4096)
-def contraction(c: Compute) -> Contraction | None:
-    """`c` as a contraction, or None if it is not a sum over a product of two factors."""
+def contraction(c: Compute, apart: frozenset[int] = frozenset()) -> Contraction | None:
+    """`c` as a contraction, or None if it is not a sum over a product of two factors. apart: positions of axes that are walked one by one,
+    whatever they are of: on neither side."""
     if c.combiner != "sum" or not (isinstance(c.body, Binary) and c.body.op == "mul"):
         return None
     left, right = uncast(c.body.a), uncast(c.body.b)
@@ -73,8 +74,9 @@ def contraction(c: Compute) -> Contraction | None:
         grains.append((p, size))
         return True
 
-    m = _own([p for p in range(len(c.axes)) if only(p, left, right)], grains)
-    n = _own([p for p in range(len(c.axes)) if only(p, right, left)], grains)
+    free = [p for p in range(len(c.axes)) if p not in apart]
+    m = _own([p for p in free if only(p, left, right)], grains)
+    n = _own([p for p in free if only(p, right, left)], grains)
     grains = [g for g in grains if g[0] in (*m, *n)]
     batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
     swapped = (len(c.axes) - 1) in m

@@ -379,3 +379,23 @@ def test_parts_of_a_concatenation_are_copied_from_where_they_are() -> None:
 def test_parts_of_a_concatenation_that_are_no_vectors_are_put_together_first() -> None:
     plan = check(Up(2, 2, 0, kept=12), 2, 16, 6, 7)
     assert [c for s in steps_of(plan) for c in s.computes if "padded" in c]
+
+
+class Beside(nn.Module):
+    """Grouped convolutions of one tensor, as SqueezeBERT's attention has them: their weights are a table."""
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        convs = (nn.Conv1d(channels, channels, 1, groups=groups) for _ in range(3))
+        self.query, self.key, self.value = convs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.query(x) * self.key(x).sigmoid() + self.value(x)
+
+
+@pytest.mark.parametrize("groups", [4, wide(2)])
+def test_grouped_convolutions_side_by_side(groups: int) -> None:
+    """Each group is a product, though the convolutions' number is an axis of the weights too."""
+    plan = check(Beside(256, groups), 2, 256, 96)
+    assert [type(s.method) for s in steps_of(plan)].count(Matmul) >= 1
+    assert not any(isinstance(s.method, Reduce) for s in steps_of(plan))

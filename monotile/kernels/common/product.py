@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -11,7 +11,9 @@ import numpy as np
 from monotile.analysis.affine import affine, constant_run, contiguous_run, flattened, offset
 from monotile.analysis.contraction import (
     SUMMED_IN,
+    Contraction,
     contraction,
+    factors,
     grain,
     in_tf32,
     rounded,
@@ -108,7 +110,7 @@ def elements_of(left: Expr, right: Expr, c: Compute) -> tuple[DType, DType]:
 
 def product(
     c: Compute,
-    tables: dict[str, int],
+    tables: Mapping[str, int],
     target: Target,
     on_chip: frozenset[str] = frozenset(),
     least: int = MIN_SIDE,
@@ -119,16 +121,13 @@ def product(
     tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself. least: rows and
     columns that it has at least. copied: weights of which there may be copies in panels.
     """
-    found = contraction(c)
+    found = contraction_of(c, tables)
     if found is None or not found.n:
         return None
     sparse = takes_sparse(found, c, target)
-    rows = found.m or (one_row(found, c) if sparse else ())
-    if not rows:
+    m, n = found.m or (one_row(found, c) if sparse else ()), found.n
+    if not m:
         return None
-    fixed = _table_axes(c, tables)
-    m = tuple(p for p in rows if c.axes[p] not in fixed)
-    n = tuple(p for p in found.n if c.axes[p] not in fixed)
     batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)
     grains = dict(found.grains)
     grain_m, grain_n = (next((grains[p] for p in side if p in grains), 0) for side in (m, n))
@@ -214,10 +213,9 @@ def with_sides(
     m, n = sides
     if (m, n) == (p.m, p.n):
         return p
-    found = contraction(c)
-    assert found is not None
-    left = p.left if p.left.copy == "runs" else _operand(found.left, c, m, p.k, target, on_chip)
-    right = _operand(found.right, c, n, p.k, target, on_chip)
+    first, second = factors(c, swapped=p.swapped)
+    left = p.left if p.left.copy == "runs" else _operand(first, c, m, p.k, target, on_chip)
+    right = _operand(second, c, n, p.k, target, on_chip)
     if p.right.copy == "panels":
         right = msgspec.structs.replace(right, copy="panels")
     return replace(p, m=m, n=n, left=left, right=right)
@@ -230,16 +228,17 @@ def _extent(c: Compute, positions: tuple[int, ...]) -> int:
     return total
 
 
-def _table_axes(c: Compute, tables: dict[str, int]) -> frozenset[Axis]:
-    """Axes that choose a part of a weight table: within a tile they must not change."""
+def contraction_of(c: Compute, tables: Mapping[str, int]) -> Contraction | None:
+    """`c` as a contraction, without axes that choose a part of a weight table on a side: within a tile they must not change."""
     found = contraction(c)
-    assert found is not None
-    out: set[Axis] = set()
+    if found is None:
+        return None
+    fixed: set[Axis] = set()
     for factor in (found.left, found.right):
         for node in loads(factor):
             for index in node.index[: tables.get(node.tensor.name, 0)]:
-                out |= axes_of(index)
-    return frozenset(out)
+                fixed |= axes_of(index)
+    return contraction(c, frozenset(p for p, a in enumerate(c.axes) if a in fixed))
 
 
 def _operand(

@@ -11,7 +11,7 @@ from monotile.kernels.common.epilogue import why_not
 from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.common.moments import moments
-from monotile.kernels.common.product import PASSES, elements_of
+from monotile.kernels.common.product import PASSES, contraction_of, elements_of
 from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.common.sparse import SPARSE_CHUNK
 from monotile.kernels.family import Checked, Statements
@@ -36,7 +36,7 @@ def check(c: Checked) -> None:
     stage, m, target = c.stage, c.step.method, c.target
     assert isinstance(m, Matmul)
     anchor, *others = sums_of(c.step, c.statements) or (c.anchor,)
-    found = contraction(anchor) if isinstance(anchor, Compute) else None
+    found = contraction_of(anchor, c.view.tables) if isinstance(anchor, Compute) else None
     if not isinstance(anchor, Compute) or found is None or found.swapped != m.swapped:
         fail(f"{stage.name}: {anchor.out.name} is no such product")
     if (why := _why_not_several(m, len(others) + 1, c)) is not None:
