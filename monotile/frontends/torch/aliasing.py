@@ -1,5 +1,6 @@
 """Which values of a graph share memory, and what operators change in place."""
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,9 @@ UNSAID = frozenset(
 
 
 # Control flow, whose results are new.
-_OF_SUBGRAPHS = frozenset({"cond", "while_loop", "scan", "map_impl"})
+_OF_SUBGRAPHS = frozenset(
+    {"cond", "while_loop", "scan", "map_impl", "monotile.turns.default", "monotile.turned.default"}
+)
 
 
 class Groups:
@@ -62,6 +65,8 @@ def is_unsure(node: fx.Node) -> bool:
 def sources(node: fx.Node) -> Iterator[fx.Node]:
     """The arguments with which the results may share memory."""
     if node.op != "call_function" or str(node.target) in _OF_SUBGRAPHS:
+        return
+    if node.target is operator.getitem and str(node.all_input_nodes[0].target) in _OF_SUBGRAPHS:
         return
     if not isinstance(node.target, OpOverload) or packet(node) in UNSAID:
         yield from node.all_input_nodes[:1]

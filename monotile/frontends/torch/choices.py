@@ -8,6 +8,7 @@ from types import CodeType, FrameType, FunctionType
 
 from monotile.frontends.torch.conversion import converted
 from monotile.frontends.torch.selection import Choice, Unjoinable
+from monotile.frontends.torch.turns import Turns
 
 MOST = 16  # limit of functions converted for one model
 
@@ -19,6 +20,7 @@ class Choices:
         self._most = most
         self._functions: dict[CodeType, list[FunctionType]] = {}  # by their own code
         self._lines: dict[CodeType, frozenset[int]] = {}
+        self._turns: dict[CodeType, frozenset[int]] = {}  # heads of loops
         self._own: dict[CodeType, CodeType] = {}  # of the new code
         self._refused: set[tuple[CodeType, int]] = set()
 
@@ -28,9 +30,24 @@ class Choices:
         lines = self._lines.get(own, frozenset())
         if line in lines or (own, line) in self._refused:
             return False
-        if own not in self._functions and len(self._functions) >= self._most:
+        if own not in self._lines and len(self._lines) >= self._most:
             return False
-        if not self._set(own, lines | {line}):
+        if not self._set(own, lines | {line}, self._turns.get(own, frozenset())):
+            self._refused.add((own, line))
+            return False
+        return True
+
+    def begins(self, frame: FrameType) -> bool:
+        """Whether `frame` begins such a loop, which is converted from now on."""
+        return self.turn(frame.f_code, frame.f_lineno)
+
+    def turn(self, code: CodeType, line: int) -> bool:
+        """The same of a loop whose head is at `line`, which takes as many turns as a size says."""
+        own = self._own.get(code, code)
+        heads = self._turns.get(own, frozenset())
+        if line in heads or (own, line) in self._refused:
+            return False
+        if not self._set(own, self._lines.get(own, frozenset()), heads | {line}):
             self._refused.add((own, line))
             return False
         return True
@@ -40,8 +57,9 @@ class Choices:
         own = self._own[code]
         self._refused.add((own, line))
         near = {k for k in self._lines[own] if (own, k) not in self._refused}
-        if not self._set(own, frozenset(near)):
-            self._set(own, frozenset())
+        heads = self._turns.get(own, frozenset())
+        if not self._set(own, frozenset(near), heads):
+            self._set(own, frozenset(), heads)
 
     def open_in(self, frame: FrameType | None) -> tuple[CodeType, int] | None:
         """The innermost converted `if` of which `frame` or a caller runs a side: the function's code and the line."""
@@ -57,6 +75,16 @@ class Choices:
             frame = frame.f_back
         return None
 
+    def turning_in(self, frame: FrameType | None) -> Turns | None:
+        """The innermost loop of which `frame` or a caller runs a turn that is traced for all."""
+        while frame is not None:
+            if frame.f_code in self._own:
+                open_ = [x for x in frame.f_locals.values() if isinstance(x, Turns) and x.open]
+                if open_:
+                    return open_[-1]
+            frame = frame.f_back
+        return None
+
     def raised_in(self, error: Unjoinable) -> CodeType:
         """The code of the function whose `if` cannot be joined."""
         trace, found = error.__traceback__, list[CodeType]()
@@ -69,8 +97,8 @@ class Choices:
         for own in self._functions:
             self._replace(own, own)
 
-    def _set(self, own: CodeType, lines: frozenset[int]) -> bool:
-        new = converted(own, lines) if lines else own
+    def _set(self, own: CodeType, lines: frozenset[int], heads: frozenset[int]) -> bool:
+        new = converted(own, lines, heads) if lines or heads else own
         if new is None:
             return False
         if own not in self._functions:
@@ -78,7 +106,9 @@ class Choices:
             self._functions[own] = [
                 f for f in known if isinstance(f, FunctionType) and f.__code__ is own
             ]
-        self._lines[own] = lines
+        if lines or own in self._lines:
+            self._lines[own] = lines
+        self._turns[own] = heads
         self._replace(own, new)
         return True
 

@@ -19,6 +19,7 @@ behind the `if` is first moved into the other side. Conditional expressions are 
 """
 
 import ast
+import copy
 import inspect
 import textwrap
 from types import CodeType
@@ -36,12 +37,16 @@ from monotile.frontends.torch.sides import (
     may_run,
     read_before,
 )
+from monotile.frontends.torch.turning import HELPERS, comprehended, local_names, turning
 
 _HELPERS = ("Choice", "both", "either", "hits", "opposite", "MISSING")
 
 
-def converted(old: CodeType, lines: frozenset[int]) -> CodeType | None:
-    """`old` with the `if`s and conditional expressions converted whose tests are at `lines`; None if one of them cannot be."""
+def converted(
+    old: CodeType, lines: frozenset[int], turns: frozenset[int] = frozenset()
+) -> CodeType | None:
+    """`old` with the `if`s and conditional expressions converted whose tests are at `lines`, and the loops that take as many turns as a size says,
+    whose heads are at `turns`; None if one of them cannot be."""
     try:
         source, first = inspect.getsourcelines(old)
         tree = ast.parse(textwrap.dedent("".join(source)))
@@ -51,11 +56,12 @@ def converted(old: CodeType, lines: frozenset[int]) -> CodeType | None:
     (made,) = tree.body if len(tree.body) == 1 else (None,)
     if not isinstance(made, ast.FunctionDef) or _has(made, ast.Global, ast.Nonlocal):
         return None
-    if not _Convert(made, lines).all():
+    if not _Convert(made, lines, turns, local_names(made, frozenset(old.co_freevars))).all():
         return None
     made.decorator_list = []
-    names = [ast.alias(n, OWN + n) for n in _HELPERS]
-    made.body.insert(0, ast.ImportFrom("monotile.frontends.torch.selection", names, 0))
+    for module, helpers in (("selection", _HELPERS), ("turns", HELPERS)):
+        names = [ast.alias(n, OWN + n) for n in helpers]
+        made.body.insert(0, ast.ImportFrom(f"monotile.frontends.torch.{module}", names, 0))
     arguments = ast.arguments([], [ast.arg(n) for n in old.co_freevars], None, [], [], None, [])
     outer = ast.FunctionDef(f"{OWN}outer", arguments, [made], [], None, None)
     if "type_params" in ast.FunctionDef._fields:
@@ -85,11 +91,18 @@ def _inner(codes: list[CodeType]) -> list[CodeType]:
 
 
 class _Convert:
-    """Converts, in the function `made` itself, what is at `lines`. found: those of them that were converted. possible: whether all sides may
-    be run."""
+    """Converts, in the function `made` itself, what is at `lines` and `turns`. names: its local ones. found: those lines that were converted.
+    possible: whether all sides may be run."""
 
-    def __init__(self, made: ast.FunctionDef, lines: frozenset[int]) -> None:
-        self.made, self.lines, self.count = made, lines, 0
+    def __init__(
+        self,
+        made: ast.FunctionDef,
+        lines: frozenset[int],
+        turns: frozenset[int],
+        names: frozenset[str],
+    ) -> None:
+        self.made, self.lines, self.turns, self.names = made, lines, turns, names
+        self.count = 0
         self.found: set[int] = set()
         self.possible = True
         self.closed = frozenset(n for f in _inside(made) for n in loads(f))
@@ -101,7 +114,7 @@ class _Convert:
         made.body = self._statements(made.body, frozenset())
         expressions = _Expressions(self)
         made.body = [expressions.visit(s) for s in made.body]
-        return self.possible and frozenset(self.found) == self.lines
+        return self.possible and frozenset(self.found) == self.lines | self.turns
 
     def wanted(self, test: ast.expr) -> int | None:
         """The first of the lines at which `test` is. They count as found."""
@@ -109,13 +122,15 @@ class _Convert:
         self.found.update(there)
         return min(there, default=None)
 
-    def name(self) -> str:
-        """A new choice's."""
+    def name(self, of: str = "choice") -> str:
+        """A new choice's, say."""
         self.count += 1
-        return f"{OWN}choice{self.count}"
+        return f"{OWN}{of}{self.count}"
 
     def _statements(self, body: Body, after: frozenset[str]) -> Body:
         """after: names that may be read behind `body`, as it leaves them."""
+        if self.turns:
+            body = [x for s in body for x in comprehended(s, self.turns, self.name("list"))]
         rests = [body[k + 1 :] for k in range(len(body))]
         behind = [read_before(rest) | (after - bound_by(rest)) for rest in rests]
         return [new for s, names in zip(body, behind, strict=True) for new in self._statement(s, names)]  # fmt: skip
@@ -128,6 +143,9 @@ class _Convert:
             return self._choice(s, line, after)
         if isinstance(s, ast.For) and not s.orelse and (line := self.wanted(s.iter)) is not None:
             return self._hits(s, line, after)
+        if isinstance(s, ast.For) and not s.orelse and (there := lines_of(s.iter, self.turns)):
+            self.found.update(there)
+            return self._turns(s, after)
         if isinstance(s, (ast.For, ast.While)):
             after |= read_before([s])
             s.body = without_continue(s.body, self.lines)
@@ -138,6 +156,12 @@ class _Convert:
             if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
                 setattr(s, name, self._statements(inner, after))
         return [s]
+
+    def _turns(self, s: ast.For, after: frozenset[str]) -> Body:
+        """A loop that takes as many turns as a size says."""
+        s.body = without_continue(s.body, self.lines)
+        inner = self._statements(copy.deepcopy(s.body), after | read_before([s]))
+        return turning(s, self.name("turns"), inner, after, self.names, self.closed)
 
     def _hits(self, s: ast.For, line: int, after: frozenset[str]) -> Body:
         """A loop over the places of what is not zero: over all places, with an `if` (`hits.py`)."""

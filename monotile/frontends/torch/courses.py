@@ -27,6 +27,7 @@ from monotile.frontends.torch.constants import Constants
 from monotile.frontends.torch.hits import Hits, mask_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.listed import ChosenError, Listed
+from monotile.frontends.torch.loops import BegunError, loops_heard
 from monotile.frontends.torch.merge import Course, merge
 from monotile.frontends.torch.origin import (
     describe_frame,
@@ -38,9 +39,16 @@ from monotile.frontends.torch.origin import (
 from monotile.frontends.torch.regions import LeakError, outline
 from monotile.frontends.torch.selection import Unjoinable
 from monotile.frontends.torch.sharing import shared_as_run
+from monotile.frontends.torch.turns import Turns
 
 MOST = 32  # limit of courses of one model
 Export = Callable[[], ExportedProgram]
+
+
+def one_course(export: Export) -> ExportedProgram:
+    """What `export`, which traces a model, gives. Raises BegunError where a loop begins that takes as many turns as a size says, and can be converted."""
+    with choices() as known, loops_heard(known.begins):
+        return export()
 
 
 class TooManyCoursesError(CaptureError):
@@ -65,11 +73,11 @@ def all_courses(export: Export) -> ExportedProgram:
 def _outlined(export: Export, most: int) -> ExportedProgram:
     """At most so many functions are converted. Raises LeakError where the sides of a converted `if` cannot be kept apart."""
     known = Constants(), Checks()
-    with choices(most) as conversions:
+    with choices(most) as conversions, patch.object(Turns, "begun", set[str]()):
         while True:
             try:
                 merged = merge(_courses(export, conversions, *known))
-            except _Again:
+            except (_Again, BegunError):
                 continue
             except Unjoinable as e:
                 conversions.refuse(conversions.raised_in(e), e.line)
@@ -86,7 +94,7 @@ def _courses(
     while todo:
         trace = _Trace(todo.pop(), conversions, constants, checks)
         try:
-            with torch.no_grad(), trace.asked():
+            with torch.no_grad(), trace.asked(), loops_heard(conversions.begins):
                 exported = export()
         except Exception as e:
             if trace.checks_data(e):
@@ -213,6 +221,10 @@ class _Trace:
         if open_ := self._conversions.open_in(frame):  # the rest of the model is no part of a side
             self._conversions.refuse(*open_)
             raise _Again
+        if loop := self._conversions.turning_in(frame):
+            raise loop.refusal(
+                f"has a Python `if` on a tensor that cannot be a branch, at {describe_frame(frame)}: select with torch.where"
+            )
         self.where = describe_frame(frame)
         if any(i.opname == "STORE_GLOBAL" for i in dis.get_instructions(frame.f_code)):
             raise CaptureError(
@@ -228,7 +240,7 @@ class _Trace:
 
     def _granted(self, x: torch.Tensor, frame: FrameType, holds: bool = True) -> bool:
         """What is asserted of `x`; each call asks, but for an assertion on a side of an `if`."""
-        if self._conversions.open_in(frame) is None:
+        if self._conversions.open_in(frame) is self._conversions.turning_in(frame) is None:
             marks.known(marks.truth(x).reshape(1), [int(holds)], marks.ASSERTED)
         return holds
 

@@ -27,7 +27,7 @@ from monotile.frontends.torch.callables import (
 from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.contexts import without_contexts
 from monotile.frontends.torch.counts import Counts
-from monotile.frontends.torch.courses import all_courses
+from monotile.frontends.torch.courses import all_courses, one_course
 from monotile.frontends.torch.decompose import quiet
 from monotile.frontends.torch.derivatives import Exporter
 from monotile.frontends.torch.equality import equality_is_traced
@@ -36,6 +36,7 @@ from monotile.frontends.torch.filled import fills_with_tensors
 from monotile.frontends.torch.half_transforms import TransformsOfHalves
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.inference import mode_of
+from monotile.frontends.torch.loops import BegunError
 from monotile.frontends.torch.moved import modules_move
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at
@@ -68,6 +69,10 @@ _ADVICE = (
         "register a pytree",
         "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"
         " dicts (for a Hugging Face model, pass use_cache=False)",
+    ),
+    (
+        "stacked.Stacked'",
+        "the model returns a list that has as many items as a size of dynamic_shapes says: return torch.stack of it",
     ),
     (
         "__obj_flatten__",
@@ -180,7 +185,9 @@ def _exported(
 
 def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
-        return run()
+        return one_course(run)
+    except BegunError:
+        pass
     except Exception as e:
         if "data-dependent" not in str(e):
             raise

@@ -8,6 +8,11 @@ model took one of two ways; `merge.py` puts the traces of both ways between mark
     side(test, 2)
     choose(test, then, otherwise)  a result, for each: of the same type on both sides; None where a side has none
 
+And where the body of a loop lies that takes as many turns as a size says, traced once; `rolled.py` makes a `scan` of it:
+
+    turns(count, first)  begins it: the number of the turn, int64 [], and what is carried, in the first turn `first`
+    turned(count, last, each)  ends it: what the last turn leaves, `first` if there is none, and what each gives, [count, ...]
+
 And what a graph takes for granted: `known(x, values, text)`, that the numbers in x [n] are these; each call asks (`lower/known.py`).
 """
 
@@ -24,6 +29,8 @@ _LIBRARY.define("side(Tensor test, int part) -> ()")
 _LIBRARY.define("fork(Tensor test) -> ()")
 _LIBRARY.define("known(Tensor x, Scalar[] values, str text) -> ()")
 _LIBRARY.define("choose(Tensor test, Tensor? then, Tensor? otherwise) -> Tensor")
+_LIBRARY.define("turns(SymInt count, Tensor[] first) -> Tensor[]")
+_LIBRARY.define("turned(SymInt count, Tensor[] last, Tensor[] each) -> Tensor[]")
 
 
 def _nothing(*_: object) -> None:
@@ -36,16 +43,32 @@ def _like(_: torch.Tensor, then: torch.Tensor | None, otherwise: torch.Tensor | 
     return torch.empty_like(given, memory_format=torch.contiguous_format)
 
 
+def _new(x: torch.Tensor, *sizes: Any) -> torch.Tensor:
+    return torch.empty((*sizes, *x.shape), dtype=x.dtype, device=x.device)
+
+
+def _turns(_: Any, first: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.empty((), dtype=torch.int64), *map(_new, first)]
+
+
+def _turned(count: Any, last: list[torch.Tensor], each: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [*map(_new, last), *(_new(x, count) for x in each)]
+
+
 _LIBRARY.impl("side", _nothing, "CompositeExplicitAutograd")
 _LIBRARY.impl("fork", _nothing, "CompositeExplicitAutograd")
 _LIBRARY.impl("known", _nothing, "CompositeExplicitAutograd")
 _LIBRARY.impl("choose", _like, "CompositeExplicitAutograd")
+torch.library.register_fake("monotile::turns", _turns, lib=_LIBRARY)
+torch.library.register_fake("monotile::turned", _turned, lib=_LIBRARY)
 
 side: Any = torch.ops.monotile.side.default
 fork: Any = torch.ops.monotile.fork.default
 known: Any = torch.ops.monotile.known.default
 choose: Any = torch.ops.monotile.choose.default
-for _mark in (side, fork, known):
+turns: Any = torch.ops.monotile.turns.default
+turned: Any = torch.ops.monotile.turned.default
+for _mark in (side, fork, known, turns, turned):
     has_side_effect(_mark)  # else it would be dead code
 
 

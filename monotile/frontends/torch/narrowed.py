@@ -25,14 +25,14 @@ def exported_for(shapes: Any, run: Exporter) -> ExportedProgram:
     try:
         return run(shapes, False)
     except Exception as e:
-        if not _violated(e):
+        if not is_violation(e):
             raise
         first = e
     for way in (shapes, _inferred(shapes, str(first))):
         try:
             found = run(way, True)
         except Exception as e:
-            if not _violated(e):
+            if not is_violation(e):
                 raise
             continue
         if _open(found) >= len(_dims(shapes)) and not any(_of_one_size(ranges_of(found))):
@@ -40,7 +40,7 @@ def exported_for(shapes: Any, run: Exporter) -> ExportedProgram:
     raise first
 
 
-def _violated(e: Exception) -> bool:
+def is_violation(e: Exception) -> bool:
     """Whether a model does not take all sizes, as PyTorch sees it."""
     return re.search(_VIOLATED, str(e)) is not None
 

@@ -20,6 +20,7 @@ _OWN = tuple(
         "as_run.py",
         "callables.py",
         "assigned_data.py",
+        "builtin_names.py",
         "selection.py",
         "constants.py",
         "courses.py",
@@ -31,10 +32,14 @@ _OWN = tuple(
         "counts.py",
         "hits.py",
         "listed.py",
+        "loops.py",
         "marks.py",
         "packed.py",
         "picked.py",
+        "spans.py",
+        "stacked.py",
         "told.py",
+        "turns.py",
     )
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')

@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.spans import put_sliced, sliced, slices_of
 
 _PICK, _PUT = torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default
 _WHOLE = slice(None)
@@ -26,7 +27,10 @@ _WHOLE = slice(None)
 @contextmanager
 def picks_by_tensors() -> Generator[None]:
     """Within, a traced number is an index as it is."""
-    get, put = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+    basic, put = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+
+    def get(x: torch.Tensor, index: Any) -> torch.Tensor:
+        return sliced(x, index) if slices_of(index) else basic(x, index)
 
     def getting(x: torch.Tensor, index: Any) -> torch.Tensor:
         parts = _parts(x, index)
@@ -42,7 +46,7 @@ def picks_by_tensors() -> Generator[None]:
         parts = _parts(x, index)
         places = _places(parts) if parts is not None else None
         if parts is None or places is None:
-            return put(x, index, value)
+            return put_sliced(x, index, value) if slices_of(index) else put(x, index, value)
         basic = tuple(_WHOLE if isinstance(part, torch.Tensor) else part for part in parts)
         view = x if all(map(_is_whole, basic)) else get(x, basic)
         if not isinstance(value, torch.Tensor):

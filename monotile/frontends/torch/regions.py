@@ -19,8 +19,9 @@ from torch.export import ExportedProgram
 from monotile.errors import CaptureError
 from monotile.frontends.torch.aliasing import Groups, changed, is_unsure, packet, sources
 from monotile.frontends.torch.lifted import with_graph
-from monotile.frontends.torch.marks import choose, side
+from monotile.frontends.torch.marks import choose, side, turned, turns
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.rolled import Rolled
 
 FEW = 8  # limit of element-wise operators that are computed on both sides
 
@@ -35,16 +36,20 @@ def outline(exported: ExportedProgram) -> ExportedProgram:
     """`exported` without marks. Raises LeakError where a side has an effect that cannot be kept to it."""
     inner = [m.graph for m in exported.graph_module.modules() if isinstance(m, fx.GraphModule)]
     for graph in inner[1:]:
-        for mark in graph.find_nodes(op="call_function", target=side):
+        for mark in _marks(graph):
             raise _refusal(
                 mark, "it is in a part of the model with another autocast or gradient mode"
             )
-    if not exported.graph.find_nodes(op="call_function", target=side):
+    if not _marks(exported.graph):
         return exported
     graph = copy.deepcopy(exported.graph)
     outliner = _Outliner(graph, copy.copy(exported.graph_module))
     outliner.run()
     return with_graph(exported, graph, root=outliner.root)
+
+
+def _marks(graph: fx.Graph) -> list[fx.Node]:
+    return [n for n in graph.nodes if n.target in (side, turns, turned)]
 
 
 @dataclass
@@ -96,7 +101,14 @@ class _Outliner:
         _refuse_late_changes(self.graph)
         self._groups = _sharing(self.graph)
         begun: list[list[fx.Node]] = []
-        for node in [n for n in self.graph.nodes if n.target is side]:
+        for node in _marks(self.graph):
+            if node.target is turns:
+                begun.append([node])
+                continue
+            if node.target is turned:
+                (start,) = begun.pop()
+                self._loop(Rolled(self.graph, start, node))
+                continue
             match node.args[1]:
                 case 0:
                     begun.append([node])
@@ -105,6 +117,11 @@ class _Outliner:
                 case _:
                     start, turn = begun.pop()
                     self._region(_region(start, turn, node))
+
+    def _loop(self, loop: Rolled) -> None:
+        loop.check(self._groups)
+        loop.replace(f"turn_{self._count}", self.root, self._groups)
+        self._count += 1
 
     def _region(self, region: _Region) -> None:
         self._check(region)

@@ -31,7 +31,7 @@ _NOT_OF_USERS = frozenset({*sys.stdlib_module_names, "torch", "monotile"})
 def unchanged(model: torch.nn.Module) -> Generator[None]:
     """What the model holds is afterwards as it was: attributes, containers, objects of other classes than PyTorch's and Python's own. Of
     global names, classes and caches of functions, where its classes are from, what has been traced is removed."""
-    held = [(x, _copied(x)) for x in _held([model])]
+    held = [(x, contents_of(x)) for x in containers_of([model])]
     named = [(owner, dict(vars(owner))) for owner in _owners(modules_of(model))]
     # Nothing is asked of the others: an attribute of a lazily loaded module would load it.
     values = [
@@ -39,17 +39,19 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
         for _, before in named
         for x in before.values()
     ]
-    tables = [(x, _copied(x)) for x in _held(x for x in values if type(x) in _CONTAINERS)]
+    tables = [
+        (x, contents_of(x)) for x in containers_of(x for x in values if type(x) in _CONTAINERS)
+    ]
     caches = [(x, x.cache_info().misses) for x in values if isinstance(x, Cached)]
     try:
         yield
     finally:
         for x, before in held:
-            _restore(x, before)
+            put_back(x, before)
         for x, before in tables:
             values = x.values() if isinstance(x, dict) else x
             if not _is_as(x, before) and any(map(_is_traced, values)):
-                _restore(x, before)
+                put_back(x, before)
         for owner, before in named:
             _forget(owner, before)
         for cache, misses in caches:
@@ -59,7 +61,9 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
 
 def held_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
     """The tensors that the model may update in place: buffers, and what else it holds but parameters, each once."""
-    found = {id(x): x for c in _held([model]) for x in (c.values() if isinstance(c, dict) else c)}
+    found = {
+        id(x): x for c in containers_of([model]) for x in (c.values() if isinstance(c, dict) else c)
+    }
     return [
         x
         for x in found.values()
@@ -67,7 +71,7 @@ def held_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
     ]
 
 
-def _held(roots: Iterable[Any]) -> Iterator[_Container]:
+def containers_of(roots: Iterable[Any]) -> Iterator[_Container]:
     """The containers that `roots` hold, and the attributes of their objects, each once."""
     todo, seen = list(roots), set[int]()
     while todo:
@@ -91,11 +95,11 @@ def _items(x: tuple[Any, ...] | frozenset[Any]) -> Iterator[Any]:
     return tuple.__iter__(x) if isinstance(x, tuple) else frozenset.__iter__(x)
 
 
-def _copied(x: _Container) -> _Container:
+def contents_of(x: _Container) -> _Container:
     return dict(x) if isinstance(x, dict) else set(x) if isinstance(x, set) else list(x)
 
 
-def _restore(x: _Container, before: Any) -> None:
+def put_back(x: _Container, before: Any) -> None:
     if not _is_as(x, before):
         x.clear()
         x.extend(before) if isinstance(x, list | deque) else x.update(before)

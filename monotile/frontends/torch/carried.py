@@ -1,0 +1,174 @@
+"""What the body of a loop changes, as its turns find it: names, and what the lists, dictionaries and objects hold that they lead to.
+
+A place is a name or an entry of a container, as an attribute is; the dictionary of the names is a container like the others.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CellType, FunctionType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from monotile.frontends.torch.selection import MISSING
+from monotile.frontends.torch.spans import stands_for_number
+from monotile.frontends.torch.stacked import Stacked, raw
+from monotile.frontends.torch.unchanged import containers_of, contents_of, put_back
+
+# Of numbers that a loop carries.
+_NUMBERS: dict[type[Any], torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    torch.SymInt: torch.int64,
+    float: torch.float64,
+}
+_CONSTANT = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+_EMPTY = CellType()
+
+
+@dataclass
+class Place:
+    """holder, key: whose entry. before, after: a turn."""
+
+    holder: Any
+    key: Any
+    before: Any
+    after: Any
+
+    @property
+    def name(self) -> str:
+        return self.key if isinstance(self.key, str) else f"the entry [{self.key!r}] of a {type(self.holder).__name__}"  # fmt: skip
+
+    @property
+    def at(self) -> tuple[int, Any]:
+        return id(self.holder), self.key
+
+    def put(self, value: Any) -> None:
+        if value is not MISSING:
+            self.holder[self.key] = value
+        elif isinstance(self.holder, dict):
+            self.holder.pop(self.key, None)
+
+
+@dataclass
+class Growth:
+    """A list to which a turn appends. places: where it is found."""
+
+    whole: list[Any]
+    before: list[Any]
+    new: list[Any]
+    places: list[Place] = field(default_factory=list[Place])
+
+
+class Held:
+    """What there is before a turn. names: the loop's own dictionary of them."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        lists = (x for x in names.values() if isinstance(x, Stacked))
+        held = {id(x): x for x in (names, *containers_of([names, *_closed(names)]), *lists)}
+        self._names = names
+        self._before: list[tuple[Any, Any]] = [(x, _contents(x)) for x in held.values()]
+
+    def restore(self) -> None:
+        """Everything is as it was."""
+        for x, before in self._before:
+            if isinstance(x, Stacked):
+                x.clear()
+                x.extend(before)
+            else:
+                put_back(x, before)
+
+    def changed(self, names: Mapping[str, Any]) -> tuple[list[Place], list[Growth]]:
+        """By a turn that leaves the names so. Raises KeyError where something is removed."""
+        found, grown = list[Place](), dict[int, Growth]()
+        for x, before in self._before:
+            after: Any = _contents(x)
+            if x is self._names:
+                after = {n: names.get(n, MISSING) for n in self._names}
+            if isinstance(x, list) and len(after) > len(before):
+                grown[id(x)] = Growth(x, before, after[len(before) :])
+                if before and not _begins(after, before) and _begins(after[::-1], before[::-1]):
+                    continue  # put before all others
+            for place in _changes(x, before, after):
+                old, new = place.before, place.after
+                if isinstance(old, list) and isinstance(new, list) and _begins(new, old):
+                    grown[id(old)] = Growth(old, raw(old), raw(new)[len(raw(old)) :])
+                else:
+                    found.append(place)
+        for x, before in self._before:
+            for k, value in _pairs(before):
+                if growth := grown.get(id(value)):
+                    growth.places.append(Place(x, k, value, value))
+        return found, list(grown.values())
+
+
+def _closed(names: Mapping[str, Any]) -> list[Any]:
+    """What functions among them hold of the functions round them."""
+    cells = (c for f in names.values() if isinstance(f, FunctionType) for c in f.__closure__ or ())
+    return [c.cell_contents for c in cells if c != _EMPTY]
+
+
+def _contents(x: Any) -> Any:
+    return raw(x) if isinstance(x, list) else contents_of(x)
+
+
+def _pairs(entries: Any) -> Iterator[tuple[Any, Any]]:
+    return iter(entries.items()) if isinstance(entries, dict) else enumerate(entries)
+
+
+def _changes(x: Any, before: Any, after: Any) -> Iterator[Place]:
+    if isinstance(before, dict):
+        for k in {**before, **after}:
+            old, new = before.get(k, MISSING), after.get(k, MISSING)
+            if not is_same(old, new):
+                yield Place(x, k, old, new)
+        return
+    if len(after) < len(before) or (not isinstance(x, list) and list(before) != list(after)):
+        raise KeyError
+    for k, (old, new) in enumerate(zip(before, after, strict=False)):
+        if not is_same(old, new):
+            yield Place(x, k, old, new)
+
+
+def _begins(new: list[Any], old: list[Any]) -> bool:
+    ways = raw(new), raw(old)
+    return len(ways[0]) > len(ways[1]) and all(x is y for x, y in zip(*ways, strict=False))
+
+
+def is_same(x: Any, y: Any) -> bool:
+    """Whether both are one object, or hold the same in the same way."""
+    if x is y or x is MISSING or y is MISSING:
+        return x is y
+    (left, form), (right, other) = pytree.tree_flatten(x), pytree.tree_flatten(y)
+    return form == other and all(map(is_same_leaf, left, right))
+
+
+def is_same_leaf(x: Any, y: Any) -> bool:
+    if isinstance(x, torch.SymInt) and isinstance(y, torch.SymInt):
+        return x.node.expr == y.node.expr
+    return x is y or (isinstance(x, _CONSTANT) and type(x) is type(y) and x == y)
+
+
+def number_type(x: Any) -> torch.dtype | None:
+    """Of a number, as a tensor has it; None for what is none."""
+    return x.dtype if stands_for_number(x) else _NUMBERS.get(type(x))
+
+
+def stays(x: Any, y: Any) -> bool:
+    """Whether a leaf that is `x` before a turn may be `y` behind it: tensors of one type, numbers of one, or the same."""
+    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+        return (x.shape, x.dtype, x.device) == (y.shape, y.dtype, y.device)
+    kinds = number_type(x), number_type(y)
+    return is_same_leaf(x, y) or (kinds[0] is not None and kinds[0] is kinds[1])
+
+
+def kind(x: Any) -> str:
+    """In words."""
+    if x is MISSING:
+        return "not bound"
+    if isinstance(x, torch.Tensor):
+        return f"{str(x.dtype).removeprefix('torch.')}{[*x.shape]}"
+    if isinstance(x, list | tuple):
+        return f"({', '.join(map(kind, x))})"
+    return str(x) if isinstance(x, (*_CONSTANT, torch.SymInt)) else f"a {type(x).__name__}"

@@ -1,0 +1,241 @@
+"""The body of a loop, between marks in a graph (`marks.py`), as a `scan`.
+
+It becomes a subgraph. What it reads of the graph around is given to it; what it changes in place there is carried, and written back behind
+the loop.
+"""
+
+import operator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.aliasing import Groups, changed, packet, sources
+from monotile.frontends.torch.origin import origin
+
+aten = torch.ops.aten
+
+
+class Rolled:
+    """The nodes between two marks, `turns` and `turned`, of `graph`. updated: what lies outside and is changed inside."""
+
+    def __init__(self, graph: fx.Graph, start: fx.Node, end: fx.Node) -> None:
+        self.graph, self.start, self.end = graph, start, end
+        self._lift_sizes()
+        for node in _between(start, end):
+            for x in _same(node):
+                node.replace_all_uses_with(x)
+        self.nodes = _between(start, end)
+        self.inside = set(self.nodes)
+        self.updated = list(dict.fromkeys(_updated(self.nodes, self.inside | {start})))
+
+    def _lift_sizes(self) -> None:
+        """What only computes sizes of others outside is moved there, since it may be read anywhere."""
+        inside = {self.start, *_between(self.start, self.end)}
+        for node in _between(self.start, self.end):
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt) and inside.isdisjoint(node.all_input_nodes):
+                self.start.prepend(node)
+                inside.discard(node)
+
+    def check(self, groups: Groups) -> None:
+        """Refuses what a turn cannot keep to itself."""
+        for node in self.nodes:
+            for user in node.users:
+                if user not in self.inside and user is not self.end:
+                    raise self._refusal(f"a tensor that its body makes, at {_line(node)}, is used behind it by {_line(user)}: bind it to a name in the body")  # fmt: skip
+        for updated in self.updated:
+            for other in self.outer():
+                if other is not updated and groups.of(other) is groups.of(updated):
+                    raise self._refusal("its body updates a tensor in place that it also reaches by a view made before it: make the view in the body")  # fmt: skip
+
+        self._check_shared(groups)
+
+    def _check_shared(self, groups: Groups) -> None:
+        """Refuses what a turn updates in place and gives another name to, or a list: the next turn would have to update both."""
+        first, last, each = self.start.args[1], self.end.args[1], _nodes(self.end.args[2])
+        updated = {y for n in self.nodes for x in changed(n) for y in _back(x)}
+        begun = {n.args[1]: n for n in self.start.users}
+        pairs = [
+            (x, y)
+            for k, (x, y) in enumerate(zip(_nodes(first), _nodes(last), strict=True))
+            if begun.get(k + 1) in updated
+        ]
+        mutable = {groups.of(x) for x in (*self.updated, *(y for _, y in pairs))}
+        known = Counter(groups.of(x) for x in _nodes(last))
+        for x in (*_nodes(last), *each):
+            group = groups.of(x)
+            if group in mutable and (x in each or known[group] > 1):
+                raise self._refusal(f"a tensor that it updates in place has another name, or is in a list, from {_line(x)}: give these a clone")  # fmt: skip
+        at = {node: k for k, node in enumerate(self.graph.nodes)}
+        for x, y in pairs:
+            outer = [n for n in at if n not in self.inside and groups.of(n) in (groups.of(x), groups.of(y))]  # fmt: skip
+            if any(n.op == "placeholder" or any(at[u] > at[self.end] for u in n.users) for n in outer):  # fmt: skip
+                raise self._refusal(f"it updates a tensor in place that it begins with, from {_line(x)}, and others know: begin with a clone")  # fmt: skip
+
+    def _refusal(self, text: str) -> CaptureError:
+        return CaptureError(f"at {_line(self.start)}: this loop takes as many turns as a size of dynamic_shapes says, and {text}")  # fmt: skip
+
+    def outer(self) -> list[fx.Node]:
+        """What the body reads or gives of the graph around it."""
+        read = [x for n in (*self.nodes, self.end) for x in n.all_input_nodes]
+        count: Any = self.end.args[0]
+        own = {self.start, count} if not any(count in n.all_input_nodes for n in self.nodes) else {self.start}  # fmt: skip
+        return [x for x in dict.fromkeys([*read, *self.updated]) if x not in self.inside | own]
+
+    def replace(self, name: str, root: fx.GraphModule, groups: Groups) -> None:
+        """By a `scan` of a subgraph `name` of `root`."""
+        count, first = self.start.args
+        _, last, each = self.end.args
+        closed = [x for x in self.outer() if x.op != "get_attr" and x not in self.updated]
+        carried = [*_nodes(first), *self.updated]
+        body = _Body(self, carried, closed)
+        made = body.graph_of([*_nodes(last), *self.updated], _nodes(each))
+        setattr(root, name, fx.GraphModule(root, made))
+        with self.graph.inserting_before(self.end):
+            numbers = self._call(aten.arange.default, self._numbers(count), count)
+            numbers.kwargs = {"dtype": torch.int64, "device": torch.device("cpu")}
+            init = [self._call(aten.clone.default, _like(x), x) for x in carried]
+            for x in init:
+                x.kwargs = {"memory_format": torch.contiguous_format}
+            step = self.graph.get_attr(name)
+            values = [_like(x) for x in carried]
+            stacked = list(self.end.meta["val"])[len(_nodes(last)) :]
+            given = (step, init, [numbers], tuple(self._apart(closed, groups)))
+            scan = self._call(torch.ops.higher_order.scan, (*values, *stacked), *given)
+            parts = [self._call(operator.getitem, v, scan, k) for k, v in enumerate(scan.meta["val"])]  # fmt: skip
+            for x, part in zip(self.updated, parts[len(_nodes(first)) :], strict=False):
+                self._call(aten.copy_.default, x.meta["val"], x, part)
+        found = [*parts[: len(_nodes(first))], *parts[len(carried) :]]
+        for user in list(self.end.users):
+            assert user.target is operator.getitem
+            k: Any = user.args[1]
+            user.replace_all_uses_with(found[k])
+            self.graph.erase_node(user)
+        for node in (self.end, *reversed(self.nodes), self.start):
+            self.graph.erase_node(node)
+
+    def _apart(self, given: Sequence[fx.Node], groups: Groups) -> list[fx.Node]:
+        """`given` with copies where one shares memory with another, which `scan` refuses."""
+        seen, found = set[fx.Node](), list[fx.Node]()
+        for x in given:
+            again = groups.of(x) in seen and isinstance(x.meta.get("val"), torch.Tensor)
+            seen.add(groups.of(x))
+            found.append(self._call(aten.clone.default, x.meta["val"].clone(), x) if again else x)
+        return found
+
+    def _numbers(self, count: Any) -> torch.Tensor:
+        value = count.meta["val"] if isinstance(count, fx.Node) else count
+        return self.start.meta["val"][0].new_empty((value,))
+
+    def _call(self, op: Any, value: Any, *args: Any) -> fx.Node:
+        made = self.graph.call_function(op, args)
+        made.meta = dict(self.start.meta) | {"val": value}
+        return made
+
+
+class _Body:
+    """The subgraph, as it is written: a function of what is carried, the number of the turn, and `closed`."""
+
+    def __init__(self, of: Rolled, carried: Sequence[fx.Node], closed: Sequence[fx.Node]) -> None:
+        self._of, self._graph = of, fx.Graph()
+        self._env = dict[fx.Node, fx.Node]()
+        begun = {n.args[1]: n for n in of.start.users if n.target is operator.getitem}
+        count = len(_nodes(of.start.args[1]))
+        changes = {y for n in of.nodes for x in changed(n) for y in _back(x)}
+        for k, x in enumerate(carried):
+            own = begun.get(k + 1) if k < count else x
+            held = self._given(f"carried_{k}", x)
+            if own is not None:
+                copied = own in changes or x in of.updated
+                self._env[own] = self._copy(held) if copied else held
+        number = self._graph.placeholder("turn")
+        number.meta = dict(of.start.meta) | {"val": of.start.meta["val"][0]}
+        if 0 in begun:
+            self._env[begun[0]] = number
+        for x in closed:
+            self._env[x] = self._given(x.name, x)
+
+    def _given(self, name: str, x: fx.Node) -> fx.Node:
+        made = self._graph.placeholder(name)
+        made.meta = dict(x.meta)
+        value = made.meta["val"]
+        made.meta["val"] = _like(x) if isinstance(value, torch.Tensor) and name.startswith("carried_") else value  # fmt: skip
+        return made
+
+    def graph_of(self, last: Sequence[fx.Node], each: Sequence[fx.Node]) -> fx.Graph:
+        env, graph = self._env, self._graph
+        for node in self._of.nodes:
+            for x in node.all_input_nodes:
+                if x.op == "get_attr" and x not in env:
+                    env[x] = graph.node_copy(x)
+            if node not in env:
+                env[node] = graph.node_copy(node, env.__getitem__)
+        for x in (*last, *each):
+            if x.op == "get_attr" and x not in env:
+                env[x] = graph.node_copy(x)
+        outputs = [self._copy(env[x]) for x in (*last, *each)]
+        graph.output(tuple(outputs)).meta["val"] = tuple(x.meta["val"] for x in outputs)
+        return graph
+
+    def _copy(self, x: fx.Node) -> fx.Node:
+        made = self._graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})  # fmt: skip
+        made.meta = dict(self._of.start.meta) | {"val": _like(x)}
+        return made
+
+
+def _nodes(given: Any) -> list[fx.Node]:
+    return list(given)
+
+
+def _back(x: fx.Node) -> list[fx.Node]:
+    """`x` and what it may be a view of."""
+    found = [x]
+    for y in found:
+        found += [z for z in sources(y) if z not in found]
+    return found
+
+
+def _same(node: fx.Node) -> Iterator[fx.Node]:
+    """The argument that a conversion gives as it is. The tracer knows the tensor by the conversion from then on."""
+    x = node.args[0] if node.args else None
+    if packet(node) not in ("aten.to", "aten.contiguous") or not isinstance(x, fx.Node):
+        return
+    old, new = x.meta["val"], node.meta["val"]
+    kept = (old.dtype, old.device, old.stride()) == (new.dtype, new.device, new.stride())
+    copied = node.kwargs.get("copy") or any(k is True for k in node.args[1:])
+    if kept and not copied and (packet(node) == "aten.to" or old.is_contiguous()):
+        yield x
+
+
+def _between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
+    found = list[fx.Node]()
+    node = first.next
+    while node is not last:
+        found.append(node)
+        node = node.next
+    return found
+
+
+def _updated(nodes: Sequence[fx.Node], inside: set[fx.Node]) -> list[fx.Node]:
+    """What `nodes` update in place that is not made by them."""
+    found, todo = list[fx.Node](), [x for n in nodes for x in changed(n)]
+    while todo:
+        node = todo.pop()
+        if node in inside:
+            todo += sources(node)
+        else:
+            found.append(node)
+    return found
+
+
+def _like(x: fx.Node) -> torch.Tensor:
+    value: torch.Tensor = x.meta["val"]
+    return torch.empty_like(value, memory_format=torch.contiguous_format)
+
+
+def _line(node: fx.Node) -> str:
+    return origin(node.stack_trace) or node.name

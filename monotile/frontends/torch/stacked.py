@@ -1,0 +1,344 @@
+"""Lists and ranges as long as a size of the call says, while a model is traced.
+
+What `x.unbind(1)` gives, and what a loop appends that is traced once (`turns.py`), is one tensor, of which a `Stacked` list knows the places.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, SupportsIndex
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.origin import describe_frame, is_users, users_frame
+from monotile.frontends.torch.spans import Span, number
+
+_CAT = frozenset({torch.cat, torch.concat, torch.concatenate})
+_HOW = "loop over it with a Python `for`, or stack it (torch.stack, torch.cat) and compute with the tensor"
+
+_WITHIN = "there it may be appended to, and its last item read, if it has one before the loop; write what else is read into a tensor, out[:, t] = h"
+
+
+def is_open(x: Any) -> bool:
+    """Whether `x` is a size that the call decides, not its data."""
+    if not isinstance(x, torch.SymInt) or x.node.maybe_as_int() is not None:
+        return False
+    named: Any = x.node.expr.free_symbols
+    return not any(symbol_is_type(s, SymT.UNBACKED_INT) for s in named)
+
+
+class Run:
+    """`count` items of a list, one behind the other. value: as one of them, of tensors with a dimension more, the first."""
+
+    def __init__(self, count: Any, value: Any) -> None:
+        self.count, self.value = count, value
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Of lists with runs in them, `torch.stack` and `torch.cat`."""
+        del types
+
+        def joined(tensors: Iterable[Any], dim: int = 0, axis: int | None = None) -> torch.Tensor:
+            dim, parts = dim if axis is None else axis, raw(tensors)
+            if func is torch.stack:
+                whole = _whole(parts)
+                return whole.movedim(0, dim) if dim else whole
+            return torch.cat([_flat(x, dim) for x in parts], dim)
+
+        if func is not torch.stack and func not in _CAT:
+            raise _refused(f"torch.{getattr(func, '__name__', func)} of it")
+        named = dict(kwargs or {})
+        named.pop("out", None)
+        return joined(*args, **named)
+
+
+def _flat(x: Any, dim: int) -> torch.Tensor:
+    """What the items of a run are if they are joined along `dim`."""
+    if not isinstance(x, Run):
+        return x
+    value: torch.Tensor = x.value
+    dim = dim % (value.ndim - 1)
+    return value.movedim(0, dim).flatten(dim, dim + 1)
+
+
+def raw(items: Iterable[Any]) -> list[Any]:
+    """Items and runs."""
+    return list(list.__iter__(items) if isinstance(items, list) else items)
+
+
+def _whole(parts: Sequence[Any]) -> Any:
+    """All items in one, as the value of a run is."""
+    values = [x.value if isinstance(x, Run) else _alone(x) for x in parts]
+    if len(values) == 1:
+        return values[0]
+    leaves, forms = zip(*map(pytree.tree_flatten, values), strict=True)
+    if any(form != forms[0] for form in forms):
+        raise _refused("it, which has items of different structure,")
+    joined = [torch.cat(x) if isinstance(x[0], torch.Tensor) else x[0] for x in zip(*leaves, strict=True)]  # fmt: skip
+    return pytree.tree_unflatten(joined, forms[0])
+
+
+def _alone(x: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.unsqueeze(0), x)
+
+
+def backward(run: Run) -> Run:
+    """Its items from the last to the first."""
+    return Run(run.count, pytree.tree_map_only(torch.Tensor, lambda x: x.flip(0), run.value))
+
+
+def interleaved(items: Sequence[Any], count: Any) -> Run:
+    """What `count` turns have appended, of which each appends several. items: each of those in all turns, as the value of a run."""
+    if len(items) == 1:
+        return Run(count, items[0])
+    leaves, forms = zip(*map(pytree.tree_flatten, items), strict=True)
+    if any(form != forms[0] for form in forms):
+        raise _refused("it, which has items of different structure,")
+    joined = [torch.stack(x, 1).flatten(0, 1) if isinstance(x[0], torch.Tensor) else x[0] for x in zip(*leaves, strict=True)]  # fmt: skip
+    return Run(count * len(items), pytree.tree_unflatten(joined, forms[0]))
+
+
+def _refused(what: str, how: str = _HOW) -> CaptureError:
+    frame = users_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+    return CaptureError(
+        f"at {describe_frame(frame)}: a list has as many items as a size of dynamic_shapes says, and {what} is not supported: {how}"
+    )
+
+
+class Stacked(list[Any]):
+    """A list of items and runs of them."""
+
+    asks: Callable[[FrameType], None] | None = None  # told where one is iterated
+
+    @property
+    def length(self) -> Any:
+        return sum(x.count if isinstance(x, Run) else 1 for x in raw(self))
+
+    def parts(self) -> list[Any]:
+        return raw(self)
+
+    def whole(self) -> Any:
+        return _whole(raw(self))
+
+    def at(self, place: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, lambda x: x[place], self.whole())
+
+    def __iter__(self) -> Iterator[Any]:
+        _ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        count = int(self.length)
+        return iter([self.at(k) for k in range(count)])
+
+    def __reversed__(self) -> Iterator[Any]:
+        _ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return iter(self[::-1])
+
+    def __getitem__(self, place: Any) -> Any:
+        items = raw(self)
+        if isinstance(place, slice) and place == slice(None, None, -1):
+            return Stacked(backward(x) if isinstance(x, Run) else x for x in reversed(items))
+        if isinstance(place, slice):
+            if place.step not in (None, 1):
+                raise _refused("a slice of it with a step")
+            value = self.at(place)
+            return Stacked([Run(pytree.tree_leaves(value)[0].shape[0], value)])
+        end = place if type(place) is int and place in (0, -1) else None
+        if end is not None and items:  # of others' shapes nothing is asked
+            found = items[end]
+            if not isinstance(found, Run):
+                return found
+            return pytree.tree_map_only(torch.Tensor, lambda x: x[end], found.value)
+        return self.at(place)
+
+    def __len__(self) -> int:
+        _ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return int(self.length)
+
+    def __bool__(self) -> bool:
+        return bool(self.length > 0)
+
+    def __add__(self, other: Iterable[Any]) -> "Stacked":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Stacked([*raw(self), *raw(other)])
+
+    def __radd__(self, other: Iterable[Any]) -> "Stacked":
+        return Stacked([*raw(other), *raw(self)])
+
+    def __iadd__(self, other: Iterable[Any]) -> "Stacked":  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.extend(other)
+        return self
+
+    def extend(self, other: Iterable[Any]) -> None:
+        super().extend(raw(other))
+
+    def reverse(self) -> None:
+        items = raw(self[::-1])
+        self.clear()
+        self.extend(items)
+
+    def copy(self) -> "Stacked":
+        return Stacked(raw(self))
+
+    def _no(self, *_: Any, **__: Any) -> Any:
+        raise _refused("this")
+
+    pop = remove = index = count = sort = __contains__ = __mul__ = __rmul__ = __imul__ = _no  # pyright: ignore[reportAssignmentType]
+    __setitem__ = __delitem__ = __eq__ = __lt__ = __gt__ = _no  # pyright: ignore[reportAssignmentType]
+
+
+class _Before:
+    """Stands for what earlier turns have appended to a list."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del func, types, args, kwargs
+        raise _refused_within()
+
+
+class Growing(list[Any]):
+    """A list to which a loop appends, in its body. new: what this turn has appended; front: what it has put before all others. last: the last item."""
+
+    def __init__(
+        self, before: list[Any], last: torch.Tensor | None, length: Any, new: Iterable[Any] = ()
+    ) -> None:
+        """length: before this turn."""
+        super().__init__([_Before(), *new])
+        self.front: list[Any] = []
+        self._before, self._last, self._length = before, last, length
+
+    @property
+    def new(self) -> list[Any]:
+        return raw(self)[1:]
+
+    @property
+    def last(self) -> Any:
+        return self.new[-1] if self.new else self._last
+
+    @property
+    def length(self) -> Any:
+        return self._length + len(self.new) + len(self.front)
+
+    def __getitem__(self, place: Any) -> Any:
+        if type(place) is not int or place != -1 or self.last is None:
+            raise _refused_within()
+        return self.last
+
+    def __bool__(self) -> bool:
+        if not (self._before or self.new):
+            raise _refused_within()
+        return True
+
+    def __add__(self, other: Iterable[Any]) -> "Growing":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Growing(self._before, self._last, self._length, [*self.new, *other])
+
+    def __iadd__(self, other: Iterable[Any]) -> "Growing":  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.extend(other)
+        return self
+
+    def insert(self, place: SupportsIndex, x: Any) -> None:
+        if type(place) is not int or place != 0:
+            raise _refused_within()
+        self.front.insert(0, x)
+
+    def _no(self, *_: Any, **__: Any) -> Any:
+        raise _refused_within()
+
+    __iter__ = __len__ = __reversed__ = pop = remove = index = sort = reverse = _no  # pyright: ignore[reportAssignmentType]
+    __setitem__ = __delitem__ = __contains__ = __radd__ = copy = clear = _no  # pyright: ignore[reportAssignmentType]
+
+
+def _refused_within() -> CaptureError:
+    return _refused("what this reads of it, in the loop that appends to it,", _WITHIN)
+
+
+def _ask(frame: FrameType) -> None:
+    if Stacked.asks is not None and is_users(frame.f_code.co_filename):
+        Stacked.asks(frame)
+
+
+class Counted:
+    """What a loop goes over. at: its item number k, an int or a tensor."""
+
+    def __init__(self, count: Any, at: Callable[[Any], Any]) -> None:
+        self.count, self.at = count, at
+
+
+def counted(x: Any) -> Counted | None:
+    """None if a loop over `x` has a known number of turns."""
+    if isinstance(x, Counted):
+        return x
+    if isinstance(x, Stacked):
+        return Counted(x.length, x.at) if is_open(x.length) else None
+    if isinstance(x, FakeTensor) and x.ndim and is_open(x.shape[0]):
+        return Counted(x.shape[0], lambda k: x[k])
+    return None
+
+
+def over(function: Any, *args: Any, **named: Any) -> Any:
+    """`function(*args)` in the head of a loop."""
+    if function is range and any(map(is_open, args)) and not named:
+        return _range(*args)
+    if function is len and len(args) == 1 and (known := counted(args[0])) is not None:
+        return known.count
+    parts = [counted(x) for x in args] if function in (enumerate, zip, reversed) else []
+    if not any(parts):
+        return function(*args, **named)
+    if function is enumerate:
+        start = named.get("start", args[1] if len(args) > 1 else 0)
+        first = parts[0]
+        assert first is not None
+        return Counted(first.count, lambda k: (k + start, first.at(k)))
+    if function is reversed:
+        (first,) = parts
+        assert first is not None
+        return Counted(first.count, lambda k: first.at(first.count - 1 - k))
+    known = [x for x in parts if x is not None]
+    if len(known) < len(parts):
+        raise _refused("zip of it with what has a known number of items")
+    count = known[0].count
+    for x in known[1:]:
+        same = count.node.expr == x.count.node.expr
+        count: Any = count if same else torch.sym_min(count, x.count)
+    return Counted(count, lambda k: tuple(x.at(k) for x in known))
+
+
+def _range(start: Any, end: Any = None, step: SupportsIndex = 1) -> Counted:
+    start, end = (0, start) if end is None else (start, end)
+    if is_open(step):
+        raise _refused("a range with a step of the call")
+    step = int(step)
+    ahead = end - start if step > 0 else start - end
+    count = ahead if abs(step) == 1 else (ahead + abs(step) - 1) // abs(step)
+    if least(count) < 0:
+        count = torch.sym_max(count, 0)
+
+    span = Span(*((start, end - 1) if step > 0 else (end + 1, start)), object())
+
+    def at(k: Any) -> Any:
+        ahead = k if step == 1 else k * step
+        found = start + ahead if is_open(start) or start else ahead
+        return number(found, span) if isinstance(found, torch.Tensor) else found
+
+    return Counted(count, at)
+
+
+def least(count: Any) -> int:
+    """What a size is at least; none of the model's is 0 (`ranges.py`)."""
+    if not isinstance(count, torch.SymInt):
+        return int(count)
+    ranges = count.node.shape_env.var_to_range
+    from_one = {
+        s: ValueRanges(1 if ranges[s].lower <= 2 else ranges[s].lower, ranges[s].upper)
+        for s in count.node.expr.free_symbols
+    }
+    found: Any = bound_sympy(count.node.expr, from_one)
+    return int(found.lower) if found.lower.is_finite else -1

@@ -1,0 +1,128 @@
+"""The text of a loop that takes as many turns as a size says (`turns.py`), and of list comprehensions that are such loops."""
+
+import ast
+
+from monotile.frontends.torch.sides import OWN, Body, assigned, like, lines_of, loads, read_before
+
+_HEADS = ("len", "range", "zip", "enumerate", "reversed")
+HELPERS = ("Turns", "over")
+
+
+class _Over(ast.NodeTransformer):
+    """Gives `over` what the head of a loop calls."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node.func:
+            case ast.Name(name) if name in _HEADS:
+                over = ast.Name(f"{OWN}over", ast.Load())
+                return like(ast.Call(over, [node.func, *node.args], node.keywords), node)
+            case _:
+                return node
+
+
+def turning(
+    s: ast.For,
+    loop: str,
+    body: Body,
+    after: frozenset[str],
+    own: frozenset[str],
+    closed: frozenset[str],
+) -> Body:
+    """What becomes of `s`. loop: a new name. body: of its own, converted. after: names that may be read behind it. own: the local names of its
+    function; closed: those of them that functions in it read."""
+    taken = ast.Assign([s.target], ast.Name(f"{loop}_item", ast.Load()))
+    bound = assigned([taken, *s.body])
+    first = read_before([taken, *s.body]) & bound
+    known = {n for x in s.body for n in loads(x)} | closed | after
+    read = {n for n in known - bound if n in own or n.startswith(OWN)}
+    names = sorted(read | (bound & (first | after | closed)))
+    missing = f"{OWN}MISSING"
+    back = [
+        x
+        for n in names
+        for x in (
+            f"{n} = {loop}.names.get({n!r}, {missing})",
+            f"if {n} is {missing}:",
+            f"    del {n}",
+        )
+    ]
+    text = [
+        f"{loop} = {OWN}Turns(OVER, {tuple(names)!r}, {tuple(sorted(first))!r})",
+        f"with {loop}:",
+        f"    while {loop}.more(locals()):",
+        f"        if {loop}.undecided:",
+        "            pass",
+        *(f"            {x}" for x in back),
+        f"        TARGET = {loop}.item",
+        "        BODY",
+        f"if {loop}.undecided:",
+        "    pass",
+        *(f"    {x}" for x in back),
+    ]
+    made = ast.parse("\n".join(text)).body
+    for x in made:
+        for node in ast.walk(x):
+            if isinstance(node, (ast.expr, ast.stmt)):
+                ast.copy_location(node, s.iter)
+    match made:
+        case [ast.Assign(value=ast.Call() as call), ast.With(body=[ast.While() as turn]), ast.If()]:
+            call.args[0] = _Over().visit(s.iter)
+            head = turn.body[1]
+            assert isinstance(head, ast.Assign)
+            head.targets = [s.target]
+            turn.body[2:] = body
+        case _:
+            raise AssertionError
+    return made
+
+
+def local_names(made: ast.FunctionDef, free: frozenset[str]) -> frozenset[str]:
+    """Those that a function binds. free: of functions round it."""
+    of = made.args
+    given = [*of.posonlyargs, *of.args, *of.kwonlyargs, *filter(None, (of.vararg, of.kwarg))]
+    return frozenset({x.arg for x in given} | assigned(made.body)) - free
+
+
+class _Comprehended(ast.NodeTransformer):
+    """Takes the list comprehensions at `lines` out of a statement. loops: what they become."""
+
+    def __init__(self, lines: frozenset[int], name: str) -> None:
+        self.lines, self.name, self.loops = lines, name, Body()
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(ast.Name("tuple" | "list"), [ast.GeneratorExp() as inner], []):
+                found = self.visit_ListComp(inner)
+                return node if found is inner else found
+            case _:
+                return self.generic_visit(node)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> ast.AST:
+        (first, *more) = node.generators
+        if more or first.ifs or not lines_of(first.iter, self.lines):
+            return node
+        made = f"{self.name}_{len(self.loops)}"
+        targets = {n: f"{made}_{n}" for n in assigned([ast.Assign([first.target], first.iter)])}
+        for x in (*ast.walk(first.target), *ast.walk(node.elt)):
+            if isinstance(x, ast.Name) and x.id in targets:
+                x.id = targets[x.id]
+        begin = ast.Assign([ast.Name(made, ast.Store())], ast.List([], ast.Load()))
+        append = ast.Attribute(ast.Name(made, ast.Load()), "append", ast.Load())
+        body: Body = [ast.Expr(ast.Call(append, [node.elt], []))]
+        self.loops += [like(begin, node), like(ast.For(first.target, first.iter, body, []), node)]
+        return like(ast.Name(made, ast.Load()), node)
+
+
+def comprehended(s: ast.stmt, lines: frozenset[int], name: str) -> Body:
+    """`s` with such loops before it. Whatever else it computes comes behind them."""
+    if not lines or not isinstance(
+        s, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
+    ):
+        return [s]
+    found = _Comprehended(lines, name)
+    made = found.visit(s)
+    return [*found.loops, made]
