@@ -173,7 +173,8 @@ class _Trace:
             return [tolist_(row) for row in rows] if x.ndim else item_(x)
 
         def iter_(x: FakeTensor) -> Iterator[Any]:
-            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            # Whoever hears of loops as well (`loops.py`) lies between.
+            frame = users_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             if mask_of(x) is not None and self._conversions.convert(frame.f_code, frame.f_lineno):
                 raise _Again
             return iterate(x)
