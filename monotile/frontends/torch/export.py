@@ -71,7 +71,7 @@ _ADVICE = (
         " dicts (for a Hugging Face model, pass use_cache=False)",
     ),
     (
-        "stacked.Stacked'",
+        "Stacked'",
         "the model returns a list that has as many items as a size of dynamic_shapes says: return torch.stack of it",
     ),
     (
