@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from monotile.frontends.torch.stacked import Growing, Stacked
+from monotile.frontends.torch.loops.stacked import Growing, Stacked
 from monotile.frontends.torch.unchanged import modules_of
 
 

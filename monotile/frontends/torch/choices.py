@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 
 from monotile.frontends.torch.conversion import converted
+from monotile.frontends.torch.loops.turns import Turns
 from monotile.frontends.torch.selection import Choice, Unjoinable
-from monotile.frontends.torch.turns import Turns
 
 MOST = 16  # limit of functions converted for one model
 

@@ -27,7 +27,8 @@ from monotile.frontends.torch.constants import Constants
 from monotile.frontends.torch.hits import Hits, mask_of
 from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.listed import ChosenError, Listed
-from monotile.frontends.torch.loops import BegunError, loops_heard
+from monotile.frontends.torch.loops.heard import BegunError, loops_heard
+from monotile.frontends.torch.loops.turns import Turns
 from monotile.frontends.torch.merge import Course, merge
 from monotile.frontends.torch.origin import (
     describe_frame,
@@ -39,7 +40,6 @@ from monotile.frontends.torch.origin import (
 from monotile.frontends.torch.regions import LeakError, outline
 from monotile.frontends.torch.selection import Unjoinable
 from monotile.frontends.torch.sharing import shared_as_run
-from monotile.frontends.torch.turns import Turns
 
 MOST = 32  # limit of courses of one model
 Export = Callable[[], ExportedProgram]
@@ -173,7 +173,7 @@ class _Trace:
             return [tolist_(row) for row in rows] if x.ndim else item_(x)
 
         def iter_(x: FakeTensor) -> Iterator[Any]:
-            # Whoever hears of loops as well (`loops.py`) lies between.
+            # Whoever hears of loops as well (`loops/heard.py`) lies between.
             frame = users_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             if mask_of(x) is not None and self._conversions.convert(frame.f_code, frame.f_lineno):
                 raise _Again

@@ -36,7 +36,7 @@ from monotile.frontends.torch.filled import fills_with_tensors
 from monotile.frontends.torch.half_transforms import TransformsOfHalves
 from monotile.frontends.torch.hints import without_hints
 from monotile.frontends.torch.inference import mode_of
-from monotile.frontends.torch.loops import BegunError
+from monotile.frontends.torch.loops.heard import BegunError
 from monotile.frontends.torch.moved import modules_move
 from monotile.frontends.torch.narrowed import exported_for
 from monotile.frontends.torch.origin import raised_at

@@ -8,7 +8,7 @@ model took one of two ways; `merge.py` puts the traces of both ways between mark
     side(test, 2)
     choose(test, then, otherwise)  a result, for each: of the same type on both sides; None where a side has none
 
-And where the body of a loop lies that takes as many turns as a size says, traced once; `rolled.py` makes a `scan` of it:
+And where the body of a loop lies that takes as many turns as a size says, traced once; `loops/rolled.py` makes a `scan` of it:
 
     turns(count, first)  begins it: the number of the turn, int64 [], and what is carried, in the first turn `first`
     turned(count, last, each)  ends it: what the last turn leaves, `first` if there is none, and what each gives, [count, ...]

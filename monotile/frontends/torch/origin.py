@@ -32,14 +32,12 @@ _OWN = tuple(
         "counts.py",
         "hits.py",
         "listed.py",
-        "loops.py",
+        "loops" + os.sep,
         "marks.py",
+        "moved.py",
         "packed.py",
         "picked.py",
-        "spans.py",
-        "stacked.py",
         "told.py",
-        "turns.py",
     )
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')

@@ -17,8 +17,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.loops.spans import put_sliced, sliced, slices_of
 from monotile.frontends.torch.origin import origin
-from monotile.frontends.torch.spans import put_sliced, sliced, slices_of
 
 _PICK, _PUT = torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default
 _WHOLE = slice(None)

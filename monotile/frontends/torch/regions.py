@@ -19,9 +19,9 @@ from torch.export import ExportedProgram
 from monotile.errors import CaptureError
 from monotile.frontends.torch.aliasing import Groups, changed, is_unsure, packet, sources
 from monotile.frontends.torch.lifted import with_graph
+from monotile.frontends.torch.loops.rolled import Rolled
 from monotile.frontends.torch.marks import choose, side, turned, turns
 from monotile.frontends.torch.origin import origin
-from monotile.frontends.torch.rolled import Rolled
 
 FEW = 8  # limit of element-wise operators that are computed on both sides
 

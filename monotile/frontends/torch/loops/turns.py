@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.carried import (
+from monotile.frontends.torch.loops.carried import (
     Growth,
     Held,
     Place,
@@ -34,13 +34,10 @@ from monotile.frontends.torch.carried import (
     number_type,
     stays,
 )
-from monotile.frontends.torch.loops import BegunError
-from monotile.frontends.torch.marks import turned, turns
-from monotile.frontends.torch.origin import describe_frame, is_users, users_frame
-from monotile.frontends.torch.selection import MISSING
-from monotile.frontends.torch.spans import Span
-from monotile.frontends.torch.spans import number as as_number
-from monotile.frontends.torch.stacked import (
+from monotile.frontends.torch.loops.heard import BegunError
+from monotile.frontends.torch.loops.spans import Span
+from monotile.frontends.torch.loops.spans import number as as_number
+from monotile.frontends.torch.loops.stacked import (
     Growing,
     Run,
     Stacked,
@@ -49,7 +46,10 @@ from monotile.frontends.torch.stacked import (
     interleaved,
     least,
 )
-from monotile.frontends.torch.stacked import over as over
+from monotile.frontends.torch.loops.stacked import over as over
+from monotile.frontends.torch.marks import turned, turns
+from monotile.frontends.torch.origin import describe_frame, is_users, users_frame
+from monotile.frontends.torch.selection import MISSING
 
 _HOW = "begin with a tensor of the shape and type that it has behind a turn, and collect what grows in a list (torch.stack behind the loop)"
 Passes = Generator[None, Mapping[str, Any], None]

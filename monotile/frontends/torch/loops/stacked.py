@@ -15,8 +15,8 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.loops.spans import Span, number
 from monotile.frontends.torch.origin import describe_frame, is_users, users_frame
-from monotile.frontends.torch.spans import Span, number
 
 _CAT = frozenset({torch.cat, torch.concat, torch.concatenate})
 _HOW = "loop over it with a Python `for`, or stack it (torch.stack, torch.cat) and compute with the tensor"

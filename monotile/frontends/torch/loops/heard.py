@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.loops.spans import listed, of_numbers, stands_for_number
+from monotile.frontends.torch.loops.stacked import Run, Stacked, is_open
 from monotile.frontends.torch.narrowed import is_violation
 from monotile.frontends.torch.origin import describe_frame, is_users
-from monotile.frontends.torch.spans import listed, of_numbers, stands_for_number
-from monotile.frontends.torch.stacked import Run, Stacked, is_open
 
 
 class BegunError(BaseException):
