@@ -134,8 +134,8 @@ class Method:
 
     def ahead(self, at: str, what: str | None = None) -> int:
         """How far ahead it asks at that point, for `what` if given; 0 where it does not."""
-        asked = self.prefetches
-        return max((p.distance for p in asked if p.at == at and what in (None, p.what)), default=0) if asked else 0  # fmt: skip
+        found = [p.distance for p in self.prefetches if p.at == at and what in (None, p.what)]
+        return max(found, default=0)
 
     def describe(self) -> str:
         """In a few words, for the printed Plan."""
