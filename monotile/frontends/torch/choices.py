@@ -38,12 +38,8 @@ class Choices:
         return True
 
     def begins(self, frame: FrameType) -> bool:
-        """Whether `frame` begins such a loop, which is converted from now on."""
-        return self.turn(frame.f_code, frame.f_lineno)
-
-    def turn(self, code: CodeType, line: int) -> bool:
-        """The same of a loop whose head is at `line`, which takes as many turns as a size says."""
-        own = self._own.get(code, code)
+        """Whether `frame` begins a loop that takes as many turns as a size says, which is converted from now on."""
+        own, line = self._own.get(frame.f_code, frame.f_code), frame.f_lineno
         heads = self._turns.get(own, frozenset())
         if line in heads or (own, line) in self._refused:
             return False

@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.aliasing import Groups, changed, is_unsure, packet, sources
+from monotile.frontends.torch.inside import between, changed_outside, copy_nodes, line_of
 from monotile.frontends.torch.lifted import with_graph
 from monotile.frontends.torch.loops.rolled import Rolled
 from monotile.frontends.torch.marks import choose, side, turned, turns
@@ -69,19 +70,12 @@ class _Region:
 
 
 def _region(start: fx.Node, turn: fx.Node, end: fx.Node) -> _Region:
-    sides = list(_between(start, turn)), list(_between(turn, end))
+    sides = between(start, turn), between(turn, end)
     joins = list[fx.Node]()
     while (node := (joins[-1] if joins else end).next).target is choose:
         joins.append(node)
-    updated = dict.fromkeys(x for nodes in sides for x in _updated(nodes))
+    updated = dict.fromkeys(x for nodes in sides for x in changed_outside(nodes))
     return _Region((start, turn, end), sides, joins, list(updated))
-
-
-def _between(first: fx.Node, last: fx.Node) -> Iterator[fx.Node]:
-    node = first.next
-    while node is not last:
-        yield node
-        node = node.next
 
 
 class _Outliner:
@@ -147,7 +141,7 @@ class _Outliner:
                         raise _refusal(
                             region.marks[0],
                             "a tensor that one side of it makes is used elsewhere: it is made"
-                            f" at {_line(node)} and used at {_line(user)}",
+                            f" at {line_of(node)} and used at {line_of(user)}",
                         )
         for updated in region.updated:
             for other in _outer(region):
@@ -220,18 +214,6 @@ def _outer(region: _Region) -> list[fx.Node]:
     return [x for x in dict.fromkeys([*read, *region.updated]) if x not in inside]
 
 
-def _updated(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-    """What `nodes` update in place that is not made by them."""
-    inside = set(nodes)
-    todo = [x for n in nodes for x in changed(n)]
-    while todo:
-        node = todo.pop()
-        if node in inside:
-            todo += sources(node)
-        else:
-            yield node
-
-
 def _side(
     nodes: Sequence[fx.Node],
     operands: Sequence[fx.Node],
@@ -245,15 +227,10 @@ def _side(
         env[x] = graph.placeholder(x.name)
         env[x].meta = dict(x.meta)
     given = set(env.values())
-    for x in _updated(nodes):
+    for x in changed_outside(nodes):
         if env[x] in given:
             env[x] = _call(graph, aten.clone.default, x.meta["val"].clone(), region, env[x])
-    for node in nodes:
-        for x in node.all_input_nodes:
-            if x.op == "get_attr" and x not in env:
-                env[x] = graph.node_copy(x)
-        if node not in env:
-            env[node] = graph.node_copy(node, env.__getitem__)
+    copy_nodes(nodes, graph, env)
     outputs = list[fx.Node]()
     for join, result in zip(region.joins, results, strict=True):
         value = join.meta["val"]
@@ -340,7 +317,7 @@ def _refuse_late_changes(graph: fx.Graph) -> None:
                 if any(groups.of(x) is groups.of(a) and seen_after(b, by) for a, b in ways):
                     raise _refusal(
                         join,
-                        f"after it, {_line(by)} changes a tensor in place that may be another one, as a side gives it:"
+                        f"after it, {line_of(by)} changes a tensor in place that may be another one, as a side gives it:"
                         " write it out of place (x = x + 1), or give a clone",
                     )
 
@@ -375,10 +352,6 @@ _MOVES = frozenset(
         "aten.full_like",
     }
 )
-
-
-def _line(node: fx.Node) -> str:
-    return origin(node.stack_trace) or node.name
 
 
 def _refusal(node: fx.Node, text: str) -> LeakError:

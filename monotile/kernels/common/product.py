@@ -238,7 +238,8 @@ def contraction_of(c: Compute, tables: Mapping[str, int]) -> Contraction | None:
         for node in loads(factor):
             for index in node.index[: tables.get(node.tensor.name, 0)]:
                 fixed |= axes_of(index)
-    return contraction(c, frozenset(p for p, a in enumerate(c.axes) if a in fixed))
+    apart = frozenset(p for p, a in enumerate(c.axes) if a in fixed)
+    return contraction(c, apart) if apart else found
 
 
 def _operand(

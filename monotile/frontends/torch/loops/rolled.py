@@ -14,7 +14,7 @@ from torch import fx
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.aliasing import Groups, changed, packet, sources
-from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.inside import between, changed_outside, copy_nodes, line_of
 
 aten = torch.ops.aten
 
@@ -25,17 +25,17 @@ class Rolled:
     def __init__(self, graph: fx.Graph, start: fx.Node, end: fx.Node) -> None:
         self.graph, self.start, self.end = graph, start, end
         self._lift_sizes()
-        for node in _between(start, end):
+        for node in between(start, end):
             for x in _same(node):
                 node.replace_all_uses_with(x)
-        self.nodes = _between(start, end)
+        self.nodes = between(start, end)
         self.inside = set(self.nodes)
-        self.updated = list(dict.fromkeys(_updated(self.nodes, self.inside | {start})))
+        self.updated = list(dict.fromkeys(changed_outside([start, *self.nodes])))
 
     def _lift_sizes(self) -> None:
         """What only computes sizes of others outside is moved there, since it may be read anywhere."""
-        inside = {self.start, *_between(self.start, self.end)}
-        for node in _between(self.start, self.end):
+        inside = {self.start, *between(self.start, self.end)}
+        for node in between(self.start, self.end):
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt) and inside.isdisjoint(node.all_input_nodes):
                 self.start.prepend(node)
@@ -46,7 +46,7 @@ class Rolled:
         for node in self.nodes:
             for user in node.users:
                 if user not in self.inside and user is not self.end:
-                    raise self._refusal(f"a tensor that its body makes, at {_line(node)}, is used behind it by {_line(user)}: bind it to a name in the body")  # fmt: skip
+                    raise self._refusal(f"a tensor that its body makes, at {line_of(node)}, is used behind it by {line_of(user)}: bind it to a name in the body")  # fmt: skip
         for updated in self.updated:
             for other in self.outer():
                 if other is not updated and groups.of(other) is groups.of(updated):
@@ -69,15 +69,15 @@ class Rolled:
         for x in (*_nodes(last), *each):
             group = groups.of(x)
             if group in mutable and (x in each or known[group] > 1):
-                raise self._refusal(f"a tensor that it updates in place has another name, or is in a list, from {_line(x)}: give these a clone")  # fmt: skip
+                raise self._refusal(f"a tensor that it updates in place has another name, or is in a list, from {line_of(x)}: give these a clone")  # fmt: skip
         at = {node: k for k, node in enumerate(self.graph.nodes)}
         for x, y in pairs:
             outer = [n for n in at if n not in self.inside and groups.of(n) in (groups.of(x), groups.of(y))]  # fmt: skip
             if any(n.op == "placeholder" or any(at[u] > at[self.end] for u in n.users) for n in outer):  # fmt: skip
-                raise self._refusal(f"it updates a tensor in place that it begins with, from {_line(x)}, and others know: begin with a clone")  # fmt: skip
+                raise self._refusal(f"it updates a tensor in place that it begins with, from {line_of(x)}, and others know: begin with a clone")  # fmt: skip
 
     def _refusal(self, text: str) -> CaptureError:
-        return CaptureError(f"at {_line(self.start)}: this loop takes as many turns as a size of dynamic_shapes says, and {text}")  # fmt: skip
+        return CaptureError(f"at {line_of(self.start)}: this loop takes as many turns as a size of dynamic_shapes says, and {text}")  # fmt: skip
 
     def outer(self) -> list[fx.Node]:
         """What the body reads or gives of the graph around it."""
@@ -168,12 +168,7 @@ class _Body:
 
     def graph_of(self, last: Sequence[fx.Node], each: Sequence[fx.Node]) -> fx.Graph:
         env, graph = self._env, self._graph
-        for node in self._of.nodes:
-            for x in node.all_input_nodes:
-                if x.op == "get_attr" and x not in env:
-                    env[x] = graph.node_copy(x)
-            if node not in env:
-                env[node] = graph.node_copy(node, env.__getitem__)
+        copy_nodes(self._of.nodes, graph, env)
         for x in (*last, *each):
             if x.op == "get_attr" and x not in env:
                 env[x] = graph.node_copy(x)
@@ -211,31 +206,6 @@ def _same(node: fx.Node) -> Iterator[fx.Node]:
         yield x
 
 
-def _between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
-    found = list[fx.Node]()
-    node = first.next
-    while node is not last:
-        found.append(node)
-        node = node.next
-    return found
-
-
-def _updated(nodes: Sequence[fx.Node], inside: set[fx.Node]) -> list[fx.Node]:
-    """What `nodes` update in place that is not made by them."""
-    found, todo = list[fx.Node](), [x for n in nodes for x in changed(n)]
-    while todo:
-        node = todo.pop()
-        if node in inside:
-            todo += sources(node)
-        else:
-            found.append(node)
-    return found
-
-
 def _like(x: fx.Node) -> torch.Tensor:
     value: torch.Tensor = x.meta["val"]
     return torch.empty_like(value, memory_format=torch.contiguous_format)
-
-
-def _line(node: fx.Node) -> str:
-    return origin(node.stack_trace) or node.name
