@@ -1,4 +1,4 @@
-"""What a kernel does step by step by itself: linear algebra, and models that differentiate in their forward; and samples at given places."""
+"""What a kernel does step by step by itself: linear algebra, loops over open sizes, and models that differentiate in their forward; and samples at given places."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.export import Dim
 
 import monotile
+from tests.frontend.turn_networks import Listed, Recurrent, Written, sequence
 
 pytestmark = pytest.mark.gpu
 
@@ -89,3 +91,13 @@ def test_as_in_float64(name: str) -> None:
     right = model.double()(*(x.double() for x in given))
     for a, b in zip(found, right, strict=True):
         assert (a.double() - b).norm() <= 1e-4 * b.norm()
+
+
+@pytest.mark.parametrize("network", [Listed, Written], ids=["listed, small", "written"])
+def test_as_many_turns_as_a_sequence_is_long(network: type[Recurrent]) -> None:
+    model = network().cuda().requires_grad_(False)
+    given = tuple(x.cuda() for x in sequence(5))
+    compiled = monotile.compile(model, given, dynamic_shapes=({1: Dim("n", min=2, max=64)},))
+    for size in (2, 7, 64):
+        args = tuple(x.cuda() for x in sequence(size))
+        torch.testing.assert_close(compiled(*args), model(*args), rtol=1e-4, atol=1e-5)
