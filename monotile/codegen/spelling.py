@@ -34,7 +34,7 @@ SMALL_FLOATS: Mapping[DType, str] = {
     DType.BF16: "bf16",
 }
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FLOAT = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_FLOAT = {"add": "+", "sub": "-", "mul": "*"}
 _BITS = {"bitand": "&", "bitor": "|", "bitxor": "^"}
 _LOGIC = {"and": "&&", "or": "||"}
 

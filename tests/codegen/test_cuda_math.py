@@ -87,6 +87,29 @@ def test_a_quotient_by_what_divides_many(c: float) -> None:
     np.testing.assert_allclose(got, want, rtol=1.2e-7, atol=2e-45)
 
 
+def test_a_quotient() -> None:
+    """Of a number by the one that has its bits, the halves the other way round."""
+    x = np.random.default_rng(0).integers(0, 1 << 32, 200_000, np.uint32)
+    turned = (x << np.uint32(16) | x >> np.uint32(16)).view(np.float32)
+    bits = "__float_as_uint(x)"
+    got = each_by(
+        f"mt_div_f32(x, __uint_as_float({bits} << 16 | {bits} >> 16))", x.view(np.float32)
+    )
+    with np.errstate(all="ignore"):
+        want = x.view(np.float32) / turned
+    np.testing.assert_allclose(got, want, rtol=1.2e-7, atol=2e-45)
+
+
+def test_a_root() -> None:
+    some = np.random.default_rng(0).integers(0, 1 << 32, 200_000, np.uint32).view(np.float32)
+    x = np.concatenate([X, EDGES, -EDGES, some, np.float32([1e-45, 3e-39, 9.0, 1e-30])])
+    with np.errstate(all="ignore"):
+        want = np.sqrt(x.astype(np.float64)).astype(np.float32)
+    got = each("sqrt", x)
+    np.testing.assert_array_equal(np.signbit(got[x == 0]), np.signbit(x[x == 0]))
+    np.testing.assert_allclose(got, want, rtol=1.2e-7)
+
+
 def test_logistic() -> None:
     with np.errstate(over="ignore"):
         want = 1 / (1 + np.exp(-X.astype(np.float64)))

@@ -166,7 +166,7 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
           #pragma omp simd
           for (idx d1 = 0; d1 < 256; ++d1) {
             const float v38 = mt_load_f16(powers_32 + o39 + d1);
-            mt_store_f16(y_41 + o42 + d1, mt_round_f16(v38 / v40));
+            mt_store_f16(y_41 + o42 + d1, mt_round_f16(mt_div_f32(v38, v40)));
           }
         }
       }

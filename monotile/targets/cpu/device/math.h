@@ -39,6 +39,8 @@ MT_INLINE float mt_round_f32(float x) { return rintf(x); }
 MT_INLINE double mt_round_f64(double x) { return rint(x); }
 MT_INLINE float mt_rsqrt_f32(float x) { return 1.0f / sqrtf(x); }
 MT_INLINE double mt_rsqrt_f64(double x) { return 1.0 / sqrt(x); }
+MT_INLINE float mt_div_f32(float a, float b) { return a / b; }
+MT_INLINE double mt_div_f64(double a, double b) { return a / b; }
 MT_INLINE float mt_div_by_f32(float x, float c) { return x / c; }
 MT_INLINE float mt_abs_f32(float x) { return fabsf(x); }
 MT_INLINE double mt_abs_f64(double x) { return fabs(x); }

@@ -65,7 +65,6 @@ MT_UNARY(log, logf, log)
 MT_UNARY(log2, log2f, log2)
 MT_UNARY(log10, log10f, log10)
 MT_UNARY(log1p, log1pf, log1p)
-MT_UNARY(sqrt, sqrtf, sqrt)
 MT_UNARY(sin, sinf, sin)
 MT_UNARY(cos, cosf, cos)
 MT_UNARY(tan, tanf, tan)
@@ -99,17 +98,29 @@ MT_FN float mt_div_with_f32(float x, float c, float one_over) {
 // The same for a literal c, whose reciprocal the compiler computes.
 MT_FN float mt_div_by_f32(float x, float c) { return mt_div_with_f32(x, c, 1.f / c); }
 namespace mt {
-// What many numbers are divided by. Where its reciprocal might be subnormal or infinite, both sides of a quotient are brought nearer
+// What numbers are divided by; by way of an approximate reciprocal, quotients are as of a correct one, but for those below 1e-30, which are
+// within two units in the last place. Where the reciprocal might be subnormal or infinite, both sides of a quotient are brought nearer
 // to 1 first; what that loses would be lost anyway.
 struct Divisor {
   float scale, c, one_over;
   MT_FN explicit Divisor(float x) {
     scale = fabsf(x) < 1e-30f ? 0x1p64f : fabsf(x) > 1e30f ? 0x1p-64f : 1.f;
-    c = x * scale, one_over = 1.f / c;
+    c = x * scale, one_over = ptx::reciprocal_fast(c);
   }
   MT_FN float under(float x) const { return mt_div_with_f32(x * scale, c, one_over); }
 };
 }  // namespace mt
+MT_FN float mt_div_f32(float a, float b) { return mt::Divisor(b).under(a); }
+MT_FN double mt_div_f64(double a, double b) { return a / b; }
+
+// By way of 1 / sqrt(x), its remainder and a correction, also without a branch.
+MT_FN float mt_sqrt_f32(float x) {
+  bool small = x < 1e-30f;
+  float a = small ? x * 0x1p64f : x, r = rsqrtf(a), s = a * r, better = fmaf(fmaf(-s, s, a), .5f * r, s);
+  bool plain = (x != 0) & (x != MT_INF);
+  return plain ? small ? better * 0x1p-32f : better : x;
+}
+MT_FN double mt_sqrt_f64(double x) { return sqrt(x); }
 
 // cos(pi x) = sin(pi h), of which h is exact; the polynomial is Taylor's.
 MT_FN float mt_cospi_f32(float x) {
