@@ -92,6 +92,10 @@ def llama_long(dtype: torch.dtype) -> nn.Module:
     return llama_1b(dtype, max_position_embeddings=32768)[0]
 
 
+def gpt2_xl(dtype: torch.dtype) -> nn.Module:
+    return gpt2(dtype, layers=48, n_embd=1600, n_head=25)[0]
+
+
 def packed(
     make: Callable[[torch.dtype], nn.Module], kind: str, *, embeddings: bool = False
 ) -> Callable[[torch.dtype], nn.Module]:
@@ -120,6 +124,7 @@ CASES = {
     "qwen3_0_6b": Case(qwen3, torch.bfloat16, 1024, 511),
     "gpt2": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511),
     "gpt2_arranged": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511, arranged=True),
+    "gpt2_xl": Case(gpt2_xl, torch.float16, 1024, 511),
     "gemma3_1b": Case(gemma3, torch.bfloat16, 1024, 511),
     "mamba_1_4b": Case(mamba, torch.bfloat16, 1024, 511),
     "lfm2_1_2b": Case(lfm2, torch.bfloat16, 1024, 511),

@@ -1,19 +1,21 @@
 """Weights that a launch reads from memory anew each time it needs them: all together are more than the last-level cache holds, most of
 them are multiplied with a few vectors only, and no loop reads the same of them often enough to keep it on chip. They come in whole
-rows, along which is summed."""
+rows, along which is summed, or in parts of rows, across which is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.contraction import factors, grain
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.encoding import coded_sides, quotient
 from monotile.analysis.reuse import reuses
 from monotile.analysis.states import steady_weights
-from monotile.ir.expr import Load, axes_of, loads
+from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 
 # Times that an element is used, vectors that a matrix is multiplied with: as threads multiply it, and as tensor cores do once codes are decoded.
 FEW, MANY = 8, 16
+VECTOR = 16  # bytes of one access
 
 
 def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset[str]:
@@ -47,7 +49,20 @@ def _most_times(program: Program) -> dict[str, int]:
                     if x.index and quotient(x.index[-1], along):
                         many = MANY if x in coded else FEW
                         found[x.tensor.name] = many * grain(x.index[-1], along)
+                    elif across(x, along, s.axes):
+                        found[x.tensor.name] = FEW
     return found
+
+
+def across(x: Load, along: Axis, axes: Sequence[Axis]) -> bool:
+    """Whether neighbours among the results, whose axes are `axes`, read whole vectors of `x` at each place of `along`, which is one of its dimensions."""
+    used = frozenset[Axis]().union(*map(axes_of, x.index))
+    wide = [a for a in axes if a.extent > 1 and a in used]
+    others = [i for i in x.index if i != along]
+    if len(others) + 1 != len(x.index) or any(along in axes_of(i) or loads(i) for i in others):
+        return False
+    count = VECTOR // x.dtype.itemsize
+    return bool(wide) and contiguous_run(offset(x), wide[-1], count) == count
 
 
 def _same_each_time(loop: Loop) -> Iterator[Load]:

@@ -2,13 +2,14 @@
 
 import math
 
+from monotile.analysis.streaming import VECTOR
 from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Checked, Statements
-from monotile.kernels.gemv import tiles
-from monotile.kernels.gemv.cuts import MOST_HELD, PARTS, VECTOR, held, scratch_of
-from monotile.kernels.gemv.method import Gemv, GemvMma
+from monotile.kernels.gemv import columns, tiles
+from monotile.kernels.gemv.cuts import MOST_HELD, PARTS, held, scratch_of
+from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma
 from monotile.kernels.gemv.problem import Problem, stored
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
@@ -17,7 +18,7 @@ from monotile.plan.nodes import Stage
 def check(c: Checked) -> None:
     """The matrix is a weight that the launch does not change, warps share its rows and slots evenly, and a worker has one task at most."""
     stage, anchor, method, target = c.stage, c.anchor, c.step.method, c.target
-    assert isinstance(method, Gemv | GemvMma)
+    assert isinstance(method, Gemv | GemvMma | GemvColumns)
     name = anchor.out.name
     found = stored(anchor, method.second) if isinstance(anchor, Compute) and anchor.reduce else None
     if found is None or not {x.tensor.name for x in loads(found.factor)} <= c.steady:
@@ -31,7 +32,11 @@ def check(c: Checked) -> None:
     rows = elements([d for d in c.step.dims if not found.walks_vectors(d)])
     if any(0 < len(set(d.axes) & set(found.m)) < len(d.axes) for d in c.step.dims):
         fail(f"{stage.name}: a dim of {name} has rows of the matrix and vectors")
-    if isinstance(method, Gemv):
+    if found.across is not isinstance(method, GemvColumns):
+        fail(f"{stage.name}: {method.describe()} is not how memory has the matrix of {name}")
+    elif isinstance(method, GemvColumns):
+        _check_columns(c, found, method, rows, vectors)
+    elif isinstance(method, Gemv):
         _check_dots(c, found, method, vectors)
     else:
         _check_tiles(c, found, method, rows, vectors)
@@ -63,6 +68,17 @@ def _check_dots(c: Checked, found: Problem, method: Gemv, vectors: int) -> None:
     columns = found.along.extent // method.parts
     if vectors * held(columns, found.matrix.dtype.itemsize, target) > MOST_HELD:
         fail(f"{stage.name}: threads cannot hold {vectors} vectors of {columns} for {name}")
+
+
+def _check_columns(
+    c: Checked, found: Problem, method: GemvColumns, rows: int, vectors: int
+) -> None:
+    """It is the way to cut it, and one dim walks the columns."""
+    if method != columns.choose(found, vectors, columns.of_task(found, method), c.target):
+        fail(f"{c.stage.name}: {c.anchor.out.name} cannot have columns so: {method.describe()}")
+    walked = [d for d in c.step.dims if not found.walks_vectors(d)]
+    if len(walked) != 1 or rows > columns.of_task(found, method):
+        fail(f"{c.stage.name}: a task's columns of {c.anchor.out.name} are not one tile")
 
 
 def _check_tiles(c: Checked, found: Problem, method: GemvMma, rows: int, vectors: int) -> None:

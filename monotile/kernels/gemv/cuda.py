@@ -1,7 +1,7 @@
 """A product whose weights stream through the worker's ring.
 
 The supplier fills the ring with rows, or parts of them, as many as a slot holds. Threads hold the vectors in registers (`cuda_dots.py`), or warps
-multiply tiles on tensor cores (`cuda_mma.py`).
+multiply tiles on tensor cores (`cuda_mma.py`); or threads have columns, and sum across the rows (`cuda_columns.py`).
 """
 
 from monotile.codegen.block import READY, BlockEmitter
@@ -9,16 +9,22 @@ from monotile.codegen.ring import ring_type
 from monotile.codegen.site import Site
 from monotile.ir.expr import Axis, Expr, idx, mul
 from monotile.kernels.common.cuda_threads import region
-from monotile.kernels.gemv import cuda_dots, cuda_mma
+from monotile.kernels.gemv import cuda_columns, cuda_dots, cuda_mma
 from monotile.kernels.gemv.cuda_sides import ask_sides, bring_sides, request_sides
-from monotile.kernels.gemv.cuda_tasks import row_of_slot, task_rows, write_early, write_finish
-from monotile.kernels.gemv.method import Gemv, GemvMma
+from monotile.kernels.gemv.cuda_tasks import (
+    TaskRows,
+    row_of_slot,
+    task_rows,
+    write_early,
+    write_finish,
+)
+from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma
 
 
 def write(e: BlockEmitter, site: Site) -> None:
     """The step."""
     ring, w, method = e.plan.launch.ring, e.writer, site.step.method
-    assert isinstance(method, Gemv | GemvMma)
+    assert isinstance(method, Gemv | GemvMma | GemvColumns)
     assert ring is not None
     rows, vectors = task_rows(site, method)
     w.write(f"{ring_type(ring, e.target)} ring(scratch + {ring.offset});")
@@ -38,6 +44,8 @@ def write(e: BlockEmitter, site: Site) -> None:
     if isinstance(method, Gemv):
         w.write(f"float* const sums = (float*)(scratch + {site.step.scratch});")
         cuda_dots.write_chunks(e, rows, region(vectors))
+    elif isinstance(method, GemvColumns):
+        cuda_columns.write_columns(e, site, rows, vectors)
     else:
         cuda_mma.write_tiles(e, site, rows, vectors, asked)
     w.write("mt::block_barrier();")
@@ -48,21 +56,28 @@ def write_supply(e: BlockEmitter, site: Site) -> None:
     """The step as the supplier has it: it asks for the task's rows, each lane for one, or for parts of them, one a slot; before, for what comes with them.
     Rows that the last slot lacks are the last one again."""
     w, method = e.writer, site.step.method
-    assert isinstance(method, Gemv | GemvMma)
+    assert isinstance(method, Gemv | GemvMma | GemvColumns)
     rows, vectors = task_rows(site, method)
     request_sides(e, rows, region(vectors))
-    each, shared, along = method.slot_rows, method.row_slots, rows.found.along
     with w.open(f"for (idx slot = 0; slot < {rows.slots}; ++slot)", ["slot"], fence=True) as block:
         block.pragma = "#pragma unroll 1"
         w.write("ring.await();")
-        column: Expr = idx(0)
-        if shared > 1:
-            w.write(f"const idx piece = slot % {shared};")
-            w.define("piece")
-            column = mul(Axis("piece", shared), idx(along.extent // shared))
-        bring_sides(e, rows, column)
-        own = f"mt_min_idx(threadIdx.x % 32, {each - 1})"
-        at = row_of_slot(e, rows, own) | {along.name: column}
-        address, size = e.address_of(rows.found.matrix, at), rows.found.row_bytes // shared
-        pitch = size if isinstance(method, Gemv) else method.pitch
-        w.write(f"ring.ask<{each}>({address}, {size}, {pitch});")
+        if isinstance(method, GemvColumns):
+            cuda_columns.write_rows(e, rows)
+        else:
+            _write_rows(e, rows, method)
+
+
+def _write_rows(e: BlockEmitter, rows: TaskRows, method: Gemv | GemvMma) -> None:
+    w, each, shared, along = e.writer, method.slot_rows, method.row_slots, rows.found.along
+    column: Expr = idx(0)
+    if shared > 1:
+        w.write(f"const idx piece = slot % {shared};")
+        w.define("piece")
+        column = mul(Axis("piece", shared), idx(along.extent // shared))
+    bring_sides(e, rows, column)
+    own = f"mt_min_idx(threadIdx.x % 32, {each - 1})"
+    at = row_of_slot(e, rows, own) | {along.name: column}
+    address, size = e.address_of(rows.found.matrix, at), rows.found.row_bytes // shared
+    pitch = size if isinstance(method, Gemv) else method.pitch
+    w.write(f"ring.ask<{each}>({address}, {size}, {pitch});")

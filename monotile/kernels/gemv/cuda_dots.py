@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 
+from monotile.analysis.streaming import VECTOR
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Range, Site
@@ -10,7 +11,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, add, idx, mul
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.gemv.cuda_tasks import TaskRows
-from monotile.kernels.gemv.cuts import VECTOR, at_once, held
+from monotile.kernels.gemv.cuts import at_once, held
 from monotile.kernels.gemv.method import Gemv
 
 ELEMENTS = {DType.F16: "mt::f16", DType.BF16: "mt::bf16", DType.F32: "float"}

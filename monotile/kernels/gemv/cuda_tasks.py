@@ -12,15 +12,15 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
-from monotile.kernels.gemv.method import Gemv, GemvMma
+from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma
 from monotile.kernels.gemv.problem import Problem, stored
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """The rows of a matrix that a task takes. ranges: of the dims that walk them. point: the axes, by these."""
+    """The rows of a matrix that a task takes, or its columns where the sum goes across. ranges: of the dims that walk them. point: the axes, by these."""
 
-    method: Gemv | GemvMma
+    method: Gemv | GemvMma | GemvColumns
     found: Problem
     ranges: tuple[Range, ...]
     point: Mapping[str, Expr]
@@ -33,10 +33,14 @@ class TaskRows:
     @property
     def slots(self) -> int:
         """Of a task."""
+        if isinstance(self.method, GemvColumns):
+            return self.found.along.extent // self.method.rows
         return -(-self.count // self.method.slot_rows) * self.method.row_slots
 
 
-def task_rows(site: Site, method: Gemv | GemvMma) -> tuple[TaskRows, tuple[Range, ...]]:
+def task_rows(
+    site: Site, method: Gemv | GemvMma | GemvColumns
+) -> tuple[TaskRows, tuple[Range, ...]]:
     """The rows and the vectors of the step."""
     assert isinstance(site.anchor, Compute)
     found = stored(site.anchor, method.second)
@@ -48,6 +52,7 @@ def task_rows(site: Site, method: Gemv | GemvMma) -> tuple[TaskRows, tuple[Range
 
 def row_of_slot(e: BlockEmitter, rows: TaskRows, line: str) -> dict[str, Expr]:
     """The step's axes at row `line` of the supplier's slot; where there is none, at the task's last one."""
+    assert not isinstance(rows.method, GemvColumns)
     w, each, shared = e.writer, rows.method.slot_rows, rows.method.row_slots
     first = f"slot / {shared} * {each}" if shared > 1 else f"slot * {each}"
     w.write(

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator
 
+from monotile.analysis.streaming import VECTOR
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
-from monotile.kernels.gemv import tiles
-from monotile.kernels.gemv.method import Gemv, GemvMma
+from monotile.kernels.gemv import columns, tiles
+from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma
 from monotile.kernels.gemv.problem import Problem, problem
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Step
@@ -19,7 +20,6 @@ CHUNK = 4096  # bytes that a warp takes at once, about
 SLOT = (
     1 << 14
 )  # bytes of a slot of the ring, about: what is under way is a few of them (`schedule/ring.py`)
-VECTOR = 16  # bytes of one access
 PARTS = (1, 2, 4, 8)  # warps that share a row
 
 
@@ -34,7 +34,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     method = _method(found, vectors, -(-rows // target.workers), target)
     if method is None:
         return
-    tile = min(rows, cost.round_up(-(-rows // target.workers), method.slot_rows))
+    tile = tile_of(found, method, rows, target)
     dims = (Dim(found.n, rows, tile, 0),)
     if found.m:
         dims += (Dim(found.m, vectors, vectors, None),)
@@ -49,7 +49,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """As a step of a task with several, of which each worker has one at most."""
     anchor, target = site.anchor, context.target
     found = _found(anchor, context)
-    if found is None or any(site.lead.values()):
+    if found is None or found.across or any(site.lead.values()):
         return None
     tasks = math.prod(-(-anchor.axes[p].extent // site.tiles[k]) for p, k in site.where.items())
     extents = site.extents
@@ -63,17 +63,34 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     return step, _seconds(found, method, (rows, vectors), len(site.step), target)
 
 
-def _method(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | GemvMma | None:
-    """Dot products, by threads that hold their part of the vectors; of codes, products of tiles."""
+def tile_of(found: Problem, method: Gemv | GemvMma | GemvColumns, rows: int, target: Target) -> int:
+    """Rows of the matrix, or columns of one that the sum goes across, of a task."""
+    if isinstance(method, GemvColumns):
+        return min(rows, columns.of_task(found, method))
+    return min(rows, cost.round_up(-(-rows // target.workers), method.slot_rows))
+
+
+def _method(
+    found: Problem, vectors: int, rows: int, target: Target
+) -> Gemv | GemvMma | GemvColumns | None:
+    """Dot products, by threads that hold their part of the vectors; of codes, products of tiles. rows: of a task, if there are so many."""
+    if found.across:
+        return columns.choose(found, vectors, rows, target)
     if found.codes is not None:
         return tiles.choose(found, vectors, rows, target)
     return choose(found, vectors, rows, target)
 
 
 def scratch_of(
-    found: Problem, method: Gemv | GemvMma, rows: int, vectors: int, target: Target
+    found: Problem,
+    method: Gemv | GemvMma | GemvColumns,
+    rows: int,
+    vectors: int,
+    target: Target,
 ) -> int:
     """Bytes on chip that a task with so many rows has for itself."""
+    if isinstance(method, GemvColumns):
+        return columns.layout(found, method, vectors).nbytes
     if isinstance(method, GemvMma):
         return tiles.layout(found, method, rows, vectors).nbytes
     return scratch_bytes(method, rows, vectors, target)
@@ -129,7 +146,11 @@ def _found(anchor: Compute | Scatter, context: Context) -> Problem | None:
 
 
 def _seconds(
-    found: Problem, method: Gemv | GemvMma, size: tuple[int, int], steps: int, target: Target
+    found: Problem,
+    method: Gemv | GemvMma | GemvColumns,
+    size: tuple[int, int],
+    steps: int,
+    target: Target,
 ) -> float:
     """What it takes to bring the weights on chip, and to start and end. size: rows and vectors of a task. steps: computes."""
     model, (rows, vectors) = target.model.common, size
@@ -137,6 +158,8 @@ def _seconds(
     finish = after / (target.flops["fma"] / 2 / target.workers)
     if isinstance(method, GemvMma):
         nbytes = tiles.bytes_taken(found, method, rows, vectors)
+    elif isinstance(method, GemvColumns):
+        nbytes = found.along.extent * method.row_bytes
     else:
         nbytes = rows * found.row_bytes
     return target.latency_seconds + nbytes / target.worker_bandwidth + finish

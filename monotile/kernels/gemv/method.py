@@ -1,7 +1,8 @@
 """How a matrix of weights is multiplied with a few vectors."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+from monotile.analysis.streaming import VECTOR
 from monotile.plan.nodes import Method
 from monotile.plan.places import Frozen
 
@@ -43,6 +44,42 @@ class Gemv(Method, Frozen, frozen=True, tag="gemv"):
     def describe(self) -> str:
         shared = f", {self.parts} warps a row" if self.parts > 1 else ""
         return f"gemv, {self.rows} rows of {self.chunk_bytes} bytes at a time{shared}"
+
+
+class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
+    """Columns of a matrix of weights times one vector or a few, where memory has the columns of a row after each other.
+
+    A task has `row_bytes` of each row. A slot of the worker's ring has as much of `rows` neighbours, of which each of `threads` threads takes 16 bytes of every
+    so manyth, with the vectors on chip; where several have the same columns, their sums meet there. second: whether the matrix is the second factor.
+    """
+
+    second: bool
+    row_bytes: int
+    rows: int
+    threads: int
+
+    parts: ClassVar[int] = 1  # sums that are left of a column
+
+    @property
+    def packs(self) -> int:
+        """Of a row."""
+        return self.row_bytes // VECTOR
+
+    @property
+    def lanes(self) -> int:
+        """Rows that the threads take at once."""
+        return self.threads // self.packs
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.rows * self.row_bytes
+
+    @property
+    def slots_at_once(self) -> int:
+        return 1
+
+    def describe(self) -> str:
+        return f"gemv across, {self.row_bytes} bytes of {self.rows} rows at a time, {self.lanes} by threads"
 
 
 class Brought(Frozen, frozen=True):

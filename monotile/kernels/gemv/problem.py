@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.contraction import contraction, factors, uncast
 from monotile.analysis.encoding import Encoded, encoded
-from monotile.analysis.streaming import FEW, MANY
+from monotile.analysis.streaming import FEW, MANY, across
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute
@@ -20,9 +20,9 @@ TYPES = (DType.F16, DType.BF16, DType.F32)
 class Problem:
     """out[m, n] = sum over `along` of vectors[m, along] * factor[n, along].
 
-    matrix: what streams of the factor, a Load whose last index is `along`, or its quotient: words of codes. codes: how these are decoded; None where the
-    factor is the matrix as it is. vectors: the other factor, as the body has it. second: whether the matrix is the second one.
-    m, n: positions in the Compute's axes; axes of extent 1 that neither factor has are among n.
+    matrix: what streams of the factor, a Load whose last index is `along`, or its quotient: words of codes. across: the sum goes across the rows that memory
+    has: the last index walks n. codes: how these are decoded; None where the factor is the matrix as it is. vectors: the other factor, as the body has it.
+    second: whether the matrix is the second one. m, n: positions in the Compute's axes; axes of extent 1 that neither factor has are among n.
     """
 
     matrix: Load
@@ -33,6 +33,7 @@ class Problem:
     m: tuple[int, ...]
     n: tuple[int, ...]
     second: bool
+    across: bool
 
     @property
     def per(self) -> int:
@@ -69,9 +70,12 @@ def stored(c: Compute, second: bool) -> Problem | None:
     if not isinstance(matrix, Load) or not matrix.index or not _readable(factor, codes, vectors):
         return None
     *before, last = matrix.index
-    if (codes is None and last != along) or any(along in axes_of(i) for i in before):
+    crossed = codes is None and last != along
+    if crossed and not across(matrix, along, c.axes):
         return None
-    if any(loads(i) for i in before) or along not in axes_of(vectors):
+    if not crossed and any(along in axes_of(i) or loads(i) for i in before):
+        return None
+    if along not in axes_of(vectors):
         return None
     if any(x.tensor == matrix.tensor for x in loads(vectors)):
         return None
@@ -83,7 +87,7 @@ def stored(c: Compute, second: bool) -> Problem | None:
     count = math.prod(c.axes[p].extent for p in m)
     if both or idle or not 1 <= count <= (MANY if codes else FEW):
         return None
-    return Problem(matrix, factor, codes, vectors, along, m, n, second)
+    return Problem(matrix, factor, codes, vectors, along, m, n, second, crossed)
 
 
 def _readable(factor: Expr, codes: Encoded | None, vectors: Expr) -> bool:

@@ -74,4 +74,59 @@ __device__ __forceinline__ float gemv_total(const float* sums) {
   return total;
 }
 
+// Sums across the rows of a matrix: each thread takes its own PACKS-th of every LANES-th row, as the ring brings ROWS of them at a time,
+// and leaves the sums of these columns at parts[lane][m]. vectors: [M][SLOTS * ROWS], PITCH elements from one to the next.
+template <class T, int PACKS, int LANES, int ROWS, int M, int SLOTS, int PITCH, class Ring, class X>
+__device__ __forceinline__ void gemv_columns(Ring& ring, const X* vectors, float* parts) {
+  constexpr int V = 16 / int(sizeof(T)), TURNS = (ROWS + LANES - 1) / LANES;
+  const int pack = threadIdx.x % PACKS, lane = threadIdx.x < LANES * PACKS ? threadIdx.x / PACKS : LANES - 1;
+  float sums[M][V] = {};
+#pragma unroll 1
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    const T* const chunk = reinterpret_cast<const T*>(ring.await(slot));
+    const X* const own = vectors + slot * ROWS;
+    Pack<T, V> weights[TURNS];
+    float factors[M][TURNS];
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn) {
+      const int row = turn * LANES + lane, there = row < ROWS ? row : ROWS - 1;
+      weights[turn] = load<V>(chunk + (there * PACKS + pack) * V);
+#pragma unroll
+      for (int m = 0; m < M; ++m) factors[m][turn] = widen(own[m * PITCH + there]);
+    }
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn)
+      if ((turn + 1) * LANES <= ROWS || turn * LANES + lane < ROWS)
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int v = 0; v < V; ++v) sums[m][v] += widen(weights[turn][v]) * factors[m][turn];
+    ring.template release<1>(slot);
+  }
+  ring.leave(SLOTS);
+  if (threadIdx.x < LANES * PACKS)
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int v = 0; v < V; v += 4)
+        store<4>(parts + ((lane * M + m) * PACKS + pack) * V + v, Pack<float, 4>{sums[m][v], sums[m][v + 1], sums[m][v + 2], sums[m][v + 3]});
+}
+
+// sums[column][m] = the sum of parts[lane][m][column] over LANES lanes, by as many threads of a warp as there are for each.
+template <int THREADS, int LANES, int COLUMNS, int M>
+__device__ __forceinline__ void gemv_column_totals(const float* parts, float* sums) {
+  constexpr int OUT = COLUMNS * M, MOST = THREADS / OUT;
+  constexpr int TEAM = MOST >= 32 ? 32 : MOST >= 16 ? 16 : MOST >= 8 ? 8 : MOST >= 4 ? 4 : MOST >= 2 ? 2 : 1;
+#pragma unroll 1
+  for (int first = 0; first < OUT; first += THREADS / TEAM) {
+    const int n = first + threadIdx.x / TEAM;
+    float total[1] = {};
+#pragma unroll 8
+    for (int turn = 0; turn < LANES; turn += TEAM)
+      if (const int lane = turn + threadIdx.x % TEAM; n < OUT && lane < LANES) total[0] += parts[lane * OUT + n];
+    across<Sum<float>, TEAM>(total, nullptr);
+    if (n < OUT && threadIdx.x % TEAM == 0) sums[n % COLUMNS * M + n / COLUMNS] = total[0];
+  }
+}
+
 }  // namespace mt

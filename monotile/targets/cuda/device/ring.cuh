@@ -110,6 +110,22 @@ struct Supplier : RingMemory<SLOTS, SLOT_BYTES, WARPS> {
     if (lane < ROWS)
       ptx::copy_bulk(ptx::shared_address(this->slot(s)) + lane * pitch, from, bytes, this->full(s), policy);
   }
+  // Fills it with ROWS rows of PACKS times 16 bytes, which lie `step` bytes apart. Lane i brings pack i % PACKS of row i / PACKS, which
+  // is at its own `from`, and of every so manyth row from there on.
+  template <int ROWS, int PACKS>
+  __device__ __forceinline__ void gather(const void* from, u32 step) {
+    constexpr int AT_ONCE = 32 / PACKS;
+    const u32 s = asked++ % SLOTS, lane = threadIdx.x % 32;
+    const char* source = static_cast<const char*>(from);
+    u32 to = ptx::shared_address(this->slot(s)) + 16 * lane;
+    if (lane < AT_ONCE * PACKS)
+#pragma unroll 8
+      for (int row = lane / PACKS; row < ROWS; row += AT_ONCE, to += 16 * AT_ONCE * PACKS, source += u64(step) * AT_ONCE)
+        ptx::copy_async_with_policy(to, source, policy);
+    ptx::copy_async_arrive(this->full(s));
+    __syncwarp();  // what any lane brought is awaited
+    if (lane == 0) ptx::arrive(this->full(s), 1);
+  }
   // Which way the warps go, once they say so.
   __device__ __forceinline__ int hear() {
     ptx::arrival_wait(this->told(), heards++ & 1);

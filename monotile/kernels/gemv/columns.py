@@ -1,0 +1,63 @@
+"""Products with streamed weights that the sum goes across: how columns, rows and on-chip memory are shared."""
+
+from dataclasses import dataclass
+
+from monotile.analysis.streaming import VECTOR
+from monotile.kernels.common import cost
+from monotile.kernels.gemv.method import GemvColumns
+from monotile.kernels.gemv.problem import Problem
+from monotile.targets.target import Target
+
+SLOT = 1 << 14  # bytes of a slot of the ring, at most
+LEAST_SLOT = 1 << 12
+MOST_CHIP = 96 << 10  # bytes of a task's vectors and sums
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a step keeps in its scratch, in float32: from byte 0 on the vectors, then the sums of threads, then those of the task."""
+
+    parts: int
+    sums: int
+    nbytes: int
+
+
+def of_task(found: Problem, method: GemvColumns) -> int:
+    """Columns of a task."""
+    return method.row_bytes // found.matrix.dtype.itemsize
+
+
+def layout(found: Problem, method: GemvColumns, vectors: int) -> Layout:
+    """Of a task."""
+    each = 4 * vectors * of_task(found, method)
+    parts = cost.round_up(4 * vectors * found.along.extent, VECTOR)
+    sums = parts + each * method.lanes
+    return Layout(parts, sums, sums + each)
+
+
+def choose(found: Problem, vectors: int, columns: int, target: Target) -> GemvColumns | None:
+    """The method for so many columns a task, or some more, as whole vectors; None where memory has too few of them at a time, or on-chip memory no room."""
+    row = cost.round_up(columns * found.matrix.dtype.itemsize, VECTOR)
+    if row > VECTOR * target.threads:
+        return None
+    rows = next(
+        (
+            r
+            for r in range(SLOT // row, 0, -1)
+            if found.along.extent % r == 0 and _asked(row, r, target)
+        ),
+        0,
+    )
+    method = GemvColumns(found.second, row, rows, target.threads)
+    if method.slot_bytes < LEAST_SLOT or layout(found, method, vectors).nbytes > MOST_CHIP:
+        return None
+    return method
+
+
+def in_bulk(row_bytes: int, target: Target) -> bool:
+    """Whether a slot's rows are copies of their own, each a lane's; else all lanes bring vectors."""
+    return row_bytes > VECTOR * target.warp
+
+
+def _asked(row_bytes: int, rows: int, target: Target) -> bool:
+    return rows <= target.warp or not in_bulk(row_bytes, target)

@@ -1,0 +1,100 @@
+"""Sums across the rows of a matrix, of which the ring brings a task's columns: threads multiply what they take of each row with the vectors on chip."""
+
+from monotile.analysis.contraction import uncast
+from monotile.analysis.streaming import VECTOR
+from monotile.codegen.address import readable
+from monotile.codegen.block import BlockEmitter
+from monotile.codegen.packs import lane_of
+from monotile.codegen.site import Range, Site, unflatten
+from monotile.codegen.spelling import bare
+from monotile.ir.expr import Axis, Load, add, idx, mul
+from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.gemv.columns import in_bulk, layout, of_task
+from monotile.kernels.gemv.cuda_dots import ELEMENTS
+from monotile.kernels.gemv.cuda_tasks import TaskRows
+from monotile.kernels.gemv.method import GemvColumns
+from monotile.plan.places import ON_CHIP
+
+WIDTHS = (4, 2, 1)  # elements of a vector that a thread copies at once
+
+
+def write_columns(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]) -> None:
+    """The vectors on chip, and the sums of the task's columns, to `sums`."""
+    method, found, w = rows.method, rows.found, e.writer
+    assert isinstance(method, GemvColumns)
+    many, columns = region(vectors), of_task(found, method)
+    at = layout(found, method, many)
+    for name, byte in (("parts", at.parts), ("sums", at.sums)):
+        w.write(f"float* const {name} = (float*)(scratch + {site.step.scratch + byte});")
+    there = _on_chip(e, site, rows, vectors)
+    if there is None:
+        there = f"(const float*)(scratch + {site.step.scratch})", found.along.extent
+        _write_vectors(e, site, rows, vectors)
+        w.write("mt::block_barrier();")
+    given, pitch = there
+    kind = ELEMENTS[found.matrix.dtype]
+    shape = f"{kind}, {method.packs}, {method.lanes}, {method.rows}, {many}, {rows.slots}, {pitch}"
+    w.write(f"mt::gemv_columns<{shape}>(ring, {given}, parts);")
+    w.write("mt::block_barrier();")
+    threads = e.plan.launch.threads
+    w.write(f"mt::gemv_column_totals<{threads}, {method.lanes}, {columns}, {many}>(parts, sums);")
+
+
+def _on_chip(
+    e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]
+) -> tuple[str, int] | None:
+    """Where the worker has the vectors on chip as they are, if it does, and how many elements lie between two."""
+    value, along, m = uncast(rows.found.vectors), rows.found.along, Axis("m", region(vectors))
+    if not isinstance(value, Load) or value.dtype not in ELEMENTS or e.computed(value.tensor):
+        return None
+    if not isinstance(readable(e.plan.places[value.tensor.name], own=False), ON_CHIP):
+        return None
+    where = spread(m, vectors)
+    point = placed(site.point, where) | where
+    steps = e.steps(value, point, (m, along))
+    if steps is None or steps[1] != 1:
+        return None
+    first = placed(point, {m.name: idx(0)}) | {along.name: idx(0)}
+    return f"(const {ELEMENTS[value.dtype]}*)({e.address_of(value, first)})", steps[0]
+
+
+def _write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]) -> None:
+    """All of them, one after the other."""
+    w, along, many = e.writer, rows.found.along, region(vectors)
+    w.write(f"float* const vectors = (float*)(scratch + {site.step.scratch});")
+    width = next(x for x in WIDTHS if along.extent % x == 0)
+    chunks = along.extent // width
+    head = f"for (idx n = threadIdx.x; n < {many * chunks}; n += {e.plan.launch.threads})"
+    with w.open(head, ["n"], fence=True):
+        at = unflatten(Axis("n", many * chunks), [Axis("m", many), Axis("chunk", chunks)])
+        begin = mul(at["chunk"], idx(width))
+        where = spread(at["m"], vectors)
+        point = placed(site.point, where) | where | {along.name: add(begin, lane_of(width))}
+        with e.vector(width):
+            w.write(f"vectors[n * {width} + lane] = {bare(e.body(rows.found.vectors, point))};")
+
+
+def write_rows(e: BlockEmitter, rows: TaskRows) -> None:
+    """By the supplier: a slot's rows of the task's columns. What the last task lacks is its last vector again."""
+    method, found, w = rows.method, rows.found, e.writer
+    assert isinstance(method, GemvColumns)
+    count, size = VECTOR // found.matrix.dtype.itemsize, method.row_bytes
+    bulk = in_bulk(size, e.target)
+    packs = 1 if bulk else method.packs
+    w.write(f"const idx line = threadIdx.x % 32 / {packs}, pack = threadIdx.x % 32 % {packs};")
+    (own,) = rows.ranges
+    w.write(f"const idx column = mt_min_idx(pack * {count}, {own.count} - {count});")
+    for name in ("line", "column"):
+        w.define(name)
+    line, first = Axis("line", method.rows), mul(Axis("slot", rows.slots), idx(method.rows))
+    where = {own.variable.name: Axis("column", own.variable.extent)}
+    point = placed(rows.point, where) | {found.along.name: add(first, line)}
+    address = e.address_of(found.matrix, point)
+    step = e.steps(found.matrix, point, [line])
+    assert step is not None
+    if bulk:
+        w.write(f"ring.ask<{method.rows}>({address}, {size}, {size});")
+    else:
+        w.write(
+            f"ring.gather<{method.rows}, {packs}>({address}, {step[0] * found.matrix.dtype.itemsize});"
+        )
