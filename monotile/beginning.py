@@ -13,7 +13,7 @@ from monotile.frontends.torch.callables import noted_parameters
 from monotile.frontends.torch.capture import Captured, to_program
 from monotile.frontends.torch.export import Exported
 from monotile.frontends.torch.orders import in_memory_order
-from monotile.frontends.torch.ranges import ranges_of
+from monotile.frontends.torch.sizes.ranges import ranges_of
 from monotile.frontends.torch.tf32 import STRICT, Tf32, tf32_of
 from monotile.frontends.torch.training import is_in_eval
 from monotile.passes.programs import ProgramState

@@ -36,8 +36,8 @@ from monotile.frontends.torch.callables import (
 )
 from monotile.frontends.torch.capture import Captured, functional
 from monotile.frontends.torch.export import Exported, export
-from monotile.frontends.torch.of_one import of_one
-from monotile.frontends.torch.ranges import classes_of, ranges_of
+from monotile.frontends.torch.sizes.of_one import of_one
+from monotile.frontends.torch.sizes.ranges import classes_of, ranges_of
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState

@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from monotile.dynamo.memory import Memory, Place, places
-from monotile.frontends.torch.layouts import Layout
+from monotile.frontends.torch.rewriting.layouts import Layout
 
 
 class Cut(NamedTuple):

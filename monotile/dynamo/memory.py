@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.layouts import Layout, layout_of, storage_of
+from monotile.frontends.torch.rewriting.layouts import Layout, layout_of, storage_of
 
 SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
 Memory = tuple[fx.Node, int]  # the node that allocated it, and the index of its result

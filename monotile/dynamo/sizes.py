@@ -7,7 +7,7 @@ import torch
 from torch import fx
 from torch.export import Dim
 
-from monotile.frontends.torch.ranges import UNBOUNDED
+from monotile.frontends.torch.sizes.ranges import UNBOUNDED
 
 LEAST = 64  # that a range without an end is compiled for: then for the next power of two
 

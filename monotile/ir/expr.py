@@ -53,7 +53,7 @@ COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "arg
 
 class Symbolic(int):
     """A size that only a call knows; as an int, the most that it can be. A front end builds with it: extents, and literals, of which it makes
-    Loads before it gives the Program away (`frontends/torch/bind.py`)."""
+    Loads before it gives the Program away (`frontends/torch/sizes/bind.py`)."""
 
 
 class SymbolicNumber(float):

@@ -11,10 +11,16 @@ from torch.export import ExportedProgram
 
 import monotile
 from monotile.errors import UnsupportedOperatorError
-from monotile.frontends.torch.autocast import DEVICES, NOTHING, Conversion, Conversions, within
 from monotile.frontends.torch.capture import capture
-from monotile.frontends.torch.contexts import without_contexts
 from monotile.frontends.torch.export import export
+from monotile.frontends.torch.rewriting.autocast import (
+    DEVICES,
+    NOTHING,
+    Conversion,
+    Conversions,
+    within,
+)
+from monotile.frontends.torch.rewriting.contexts import without_contexts
 from monotile.ir.program import Compute
 from tests.frontend.against import check
 

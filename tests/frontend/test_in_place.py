@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import fx
 from torch.export import ExportedProgram
 
-from monotile.frontends.torch.aliasing import changed
 from monotile.frontends.torch.export import export
-from monotile.frontends.torch.in_place import without_updates
+from monotile.frontends.torch.rewriting.aliasing import changed
+from monotile.frontends.torch.rewriting.in_place import without_updates
 from tests.frontend.against import Operators, check_operators
 
 T = torch.Tensor

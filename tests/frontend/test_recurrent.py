@@ -9,8 +9,8 @@ from torch import nn
 from torch._decomp import decompositions
 
 from monotile.frontends.torch.capture import capture
-from monotile.frontends.torch.decompose import decompose
 from monotile.frontends.torch.export import export
+from monotile.frontends.torch.rewriting.decompose import decompose
 from monotile.ir.program import Compute, Loop
 from tests.frontend.against import check
 

@@ -11,7 +11,7 @@ from torch import nn
 from monotile.errors import CaptureError
 from monotile.frontends.torch.capture import capture
 from monotile.frontends.torch.export import export
-from monotile.frontends.torch.sharing import shared_as_run
+from monotile.frontends.torch.rewriting.sharing import shared_as_run
 from tests.frontend.against import Operators, check_operators
 
 

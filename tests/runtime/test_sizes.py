@@ -17,7 +17,7 @@ from monotile.compile import Kernels
 from monotile.config import Options
 from monotile.errors import CaptureError, InputError
 from monotile.frontends.torch.capture import export as captured
-from monotile.frontends.torch.ranges import Ranges, ranges_of, size_classes
+from monotile.frontends.torch.sizes.ranges import Ranges, ranges_of, size_classes
 from monotile.targets.detect import detect_target
 
 Out = tuple[torch.Tensor, torch.Tensor, int]

@@ -21,16 +21,16 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.builder import Builder, load
-from monotile.frontends.torch.bind import bind
 from monotile.frontends.torch.callables import Model, noted_parameters
 from monotile.frontends.torch.complex.pair import Pair, constant_pair, interleaved
-from monotile.frontends.torch.decompose import decompose, quiet
 from monotile.frontends.torch.export import export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
-from monotile.frontends.torch.lifted import memory_of
-from monotile.frontends.torch.ranges import Ranges, ranges_of
 from monotile.frontends.torch.refusals import refuse_devices, refused_object
-from monotile.frontends.torch.sizes import STATIC, Shapes, Size, text_of
+from monotile.frontends.torch.rewriting.decompose import decompose, quiet
+from monotile.frontends.torch.rewriting.lifted import memory_of
+from monotile.frontends.torch.sizes.bind import bind
+from monotile.frontends.torch.sizes.ranges import Ranges, ranges_of
+from monotile.frontends.torch.sizes.size import STATIC, Shapes, Size, text_of
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import is_in_eval, refuse_training
 from monotile.frontends.torch.types import to_numpy, type_of

@@ -11,11 +11,7 @@ from torch.fx.experimental import _config as config
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.as_run import exported_as_run
-from monotile.frontends.torch.asked import asked
-from monotile.frontends.torch.assigned_data import AssignedData
-from monotile.frontends.torch.autocast import within
-from monotile.frontends.torch.builtin_names import builtins_as_run
+from monotile.frontends.torch.branches.courses import all_courses, one_course
 from monotile.frontends.torch.callables import (
     Model,
     arguments,
@@ -24,33 +20,37 @@ from monotile.frontends.torch.callables import (
     name_of,
     note_parameters,
 )
-from monotile.frontends.torch.containers import distinct_tensors, registered_dataclasses
-from monotile.frontends.torch.contexts import without_contexts
-from monotile.frontends.torch.counts import Counts
-from monotile.frontends.torch.courses import all_courses, one_course
-from monotile.frontends.torch.decompose import quiet
-from monotile.frontends.torch.derivatives import Exporter
-from monotile.frontends.torch.equality import equality_is_traced
-from monotile.frontends.torch.failed_calls import calls_may_fail
-from monotile.frontends.torch.filled import fills_with_tensors
-from monotile.frontends.torch.half_transforms import TransformsOfHalves
-from monotile.frontends.torch.hints import without_hints
-from monotile.frontends.torch.inference import mode_of
 from monotile.frontends.torch.loops.heard import BegunError
-from monotile.frontends.torch.moved import modules_move
-from monotile.frontends.torch.narrowed import exported_for
+from monotile.frontends.torch.numbers.filled import fills_with_tensors
+from monotile.frontends.torch.numbers.picked import check_picked, picks_by_tensors
+from monotile.frontends.torch.numbers.read_numbers import check_numbers
+from monotile.frontends.torch.numbers.told import exported_as_told, ranges_of_tensors
 from monotile.frontends.torch.origin import raised_at
-from monotile.frontends.torch.packed import traced_packed_sequences
-from monotile.frontends.torch.picked import check_picked, picks_by_tensors
-from monotile.frontends.torch.read_numbers import check_numbers
-from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
-from monotile.frontends.torch.subclasses import advice as of_parameters
-from monotile.frontends.torch.subclasses import unwrapped
-from monotile.frontends.torch.told import exported_as_told, ranges_of_tensors
+from monotile.frontends.torch.rewriting.autocast import within
+from monotile.frontends.torch.rewriting.contexts import without_contexts
+from monotile.frontends.torch.rewriting.decompose import quiet
+from monotile.frontends.torch.rewriting.subclasses import advice as of_parameters
+from monotile.frontends.torch.rewriting.subclasses import unwrapped
+from monotile.frontends.torch.sizes.asked import asked
+from monotile.frontends.torch.sizes.narrowed import exported_for
+from monotile.frontends.torch.tracing.as_run import exported_as_run
+from monotile.frontends.torch.tracing.assigned_data import AssignedData
+from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
+from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
+from monotile.frontends.torch.tracing.counts import Counts
+from monotile.frontends.torch.tracing.derivatives import Exporter
+from monotile.frontends.torch.tracing.equality import equality_is_traced
+from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
+from monotile.frontends.torch.tracing.half_transforms import TransformsOfHalves
+from monotile.frontends.torch.tracing.hints import without_hints
+from monotile.frontends.torch.tracing.inference import mode_of
+from monotile.frontends.torch.tracing.moved import modules_move
+from monotile.frontends.torch.tracing.packed import traced_packed_sequences
+from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
+from monotile.frontends.torch.tracing.unchanged import unchanged
+from monotile.frontends.torch.tracing.unordered import checks_are_unordered
+from monotile.frontends.torch.tracing.updates import updates_are_traced
 from monotile.frontends.torch.training import note_mode
-from monotile.frontends.torch.unchanged import unchanged
-from monotile.frontends.torch.unordered import checks_are_unordered
-from monotile.frontends.torch.updates import updates_are_traced
 from monotile.wrapped import NESTED, is_nested
 
 Exported = ExportedProgram

@@ -11,7 +11,6 @@ from torch.fx.node import map_arg
 
 from monotile.errors import CaptureError, InternalError, MonotileError, UnsupportedOperatorError
 from monotile.frontends.builder import Builder, Type, Unsupported
-from monotile.frontends.torch.aliasing import changed
 from monotile.frontends.torch.complex.lowering import (
     has_lowering,
     is_complex,
@@ -20,11 +19,12 @@ from monotile.frontends.torch.complex.lowering import (
     stand_in,
 )
 from monotile.frontends.torch.complex.pair import constant_pair
-from monotile.frontends.torch.control import CONTROL
+from monotile.frontends.torch.lower.control import CONTROL
 from monotile.frontends.torch.lower.selected import SELECTING, most
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
-from monotile.frontends.torch.sizes import Shapes
+from monotile.frontends.torch.rewriting.aliasing import changed
+from monotile.frontends.torch.sizes.size import Shapes
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import is_training
 from monotile.frontends.torch.types import results_of, to_numpy

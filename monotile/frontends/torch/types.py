@@ -9,7 +9,7 @@ from torch import fx
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Type
 from monotile.frontends.torch.origin import origin
-from monotile.frontends.torch.sizes import Shapes
+from monotile.frontends.torch.sizes.size import Shapes
 from monotile.ir.dtype import DType
 
 DTYPES: dict[torch.dtype, DType] = {getattr(torch, t.value): t for t in DType}
@@ -27,7 +27,7 @@ def type_of(x: torch.Tensor, shapes: Shapes) -> Type:
     return Type(tuple(map(shapes.size, x.shape)), dtype_of(x.dtype))
 
 
-# In a graph that PyTorch 2.11 itself has made functional, final states are [layers, 1, batch, width] (`recurrent_shapes.py`).
+# In a graph that PyTorch 2.11 itself has made functional, final states are [layers, 1, batch, width] (`tracing/recurrent_shapes.py`).
 _RECURRENT = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
 
 

@@ -19,7 +19,7 @@ from monotile.frontends.torch.complex.pair import PARTS, Pair
 from monotile.frontends.torch.complex.products import PRODUCTS
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.registry import find
-from monotile.frontends.torch.sizes import Shapes
+from monotile.frontends.torch.sizes.size import Shapes
 from monotile.frontends.torch.types import dtype_of
 from monotile.ir.expr import Tensor, const
 

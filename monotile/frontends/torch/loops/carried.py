@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from monotile.frontends.torch.branches.selection import MISSING
 from monotile.frontends.torch.loops.spans import stands_for_number
 from monotile.frontends.torch.loops.stacked import Stacked, raw
-from monotile.frontends.torch.selection import MISSING
-from monotile.frontends.torch.unchanged import containers_of, contents_of, put_back
+from monotile.frontends.torch.tracing.unchanged import containers_of, contents_of, put_back
 
 # Of numbers that a loop carries.
 _NUMBERS: dict[type[Any], torch.dtype] = {

@@ -1,6 +1,6 @@
 """Where a model that is traced begins a loop that takes as many turns as a size of the call says.
 
-PyTorch would make that size a number. What hears of it first has the loop's code converted (`choices.py`), and the model traced again.
+PyTorch would make that size a number. What hears of it first has the loop's code converted (`branches/choices.py`), and the model traced again.
 """
 
 import sys
@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError
 from monotile.frontends.torch.loops.spans import listed, of_numbers, stands_for_number
 from monotile.frontends.torch.loops.stacked import Run, Stacked, is_open
-from monotile.frontends.torch.narrowed import is_violation
 from monotile.frontends.torch.origin import describe_frame, is_users
+from monotile.frontends.torch.sizes.narrowed import is_violation
 
 
 class BegunError(BaseException):

@@ -1,4 +1,4 @@
-"""The body of a loop, between marks in a graph (`marks.py`), as a `scan`.
+"""The body of a loop, between marks in a graph (`branches/marks.py`), as a `scan`.
 
 It becomes a subgraph. What it reads of the graph around is given to it; what it changes in place there is carried, and written back behind
 the loop.
@@ -13,8 +13,8 @@ import torch
 from torch import fx
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.aliasing import Groups, changed, packet, sources
-from monotile.frontends.torch.inside import between, changed_outside, copy_nodes, line_of
+from monotile.frontends.torch.branches.inside import between, changed_outside, copy_nodes, line_of
+from monotile.frontends.torch.rewriting.aliasing import Groups, changed, packet, sources
 
 aten = torch.ops.aten
 

@@ -332,7 +332,7 @@ def _range(start: Any, end: Any = None, step: SupportsIndex = 1) -> Counted:
 
 
 def least(count: Any) -> int:
-    """What a size is at least; none of the model's is 0 (`ranges.py`)."""
+    """What a size is at least; none of the model's is 0 (`sizes/ranges.py`)."""
     if not isinstance(count, torch.SymInt):
         return int(count)
     ranges = count.node.shape_env.var_to_range

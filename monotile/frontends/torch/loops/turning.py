@@ -2,7 +2,15 @@
 
 import ast
 
-from monotile.frontends.torch.sides import OWN, Body, assigned, like, lines_of, loads, read_before
+from monotile.frontends.torch.branches.sides import (
+    OWN,
+    Body,
+    assigned,
+    like,
+    lines_of,
+    loads,
+    read_before,
+)
 
 _HEADS = ("len", "range", "zip", "enumerate", "reversed")
 HELPERS = ("Turns", "over")

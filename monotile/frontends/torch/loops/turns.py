@@ -1,4 +1,4 @@
-"""Loops that take as many turns as a size of the call says, while a model is traced: the body is traced once, between marks (`marks.py`).
+"""Loops that take as many turns as a size of the call says, while a model is traced: the body is traced once, between marks (`branches/marks.py`).
 
     for t in range(x.shape[1]):         turns = Turns(over(range, x.shape[1]), ...)
         h = self.cell(x[:, t], h)       with turns:
@@ -25,6 +25,8 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.branches.marks import turned, turns
+from monotile.frontends.torch.branches.selection import MISSING
 from monotile.frontends.torch.loops.carried import (
     Growth,
     Held,
@@ -47,9 +49,7 @@ from monotile.frontends.torch.loops.stacked import (
     least,
 )
 from monotile.frontends.torch.loops.stacked import over as over
-from monotile.frontends.torch.marks import turned, turns
 from monotile.frontends.torch.origin import describe_frame, is_users, users_frame
-from monotile.frontends.torch.selection import MISSING
 
 _HOW = "begin with a tensor of the shape and type that it has behind a turn, and collect what grows in a list (torch.stack behind the loop)"
 Passes = Generator[None, Mapping[str, Any], None]

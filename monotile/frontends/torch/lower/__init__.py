@@ -1,1 +1,1 @@
-"""The lowerings of ATen operators, by subject."""
+"""The lowerings of operators, by subject: ATen's, and PyTorch's control flow."""

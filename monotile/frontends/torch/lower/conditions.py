@@ -6,7 +6,7 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, Operand, element, elementwise
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.promotion import result_type
+from monotile.frontends.torch.lower.promotion import result_type
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, const
 

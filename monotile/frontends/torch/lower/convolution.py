@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from monotile.frontends.builder import Builder, Unsupported, load, raised
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.padding import padded
-from monotile.frontends.torch.sizes import Size
+from monotile.frontends.torch.sizes.size import Size
 from monotile.ir.expr import Expr, Tensor, const, idx
 
 Lowering = Callable[..., Any]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from monotile.frontends.builder import Builder, Unsupported
-from monotile.frontends.torch.sizes import Size
+from monotile.frontends.torch.sizes.size import Size
 from monotile.ir.expr import Axis, Expr, Tensor
 from monotile.ir.program import Carry, Loop, Stack
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from monotile.frontends.builder import Builder, Unsupported, load
+from monotile.frontends.torch.branches.marks import ASSERTED
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.marks import ASSERTED
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, idx
 

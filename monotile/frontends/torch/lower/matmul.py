@@ -14,7 +14,7 @@ from monotile.frontends.builder import (
     raised,
 )
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.promotion import promote
+from monotile.frontends.torch.lower.promotion import promote
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast
 

@@ -1,7 +1,7 @@
 """Operators whose result is as long as data says: what a mask selects, and the places of what is not zero.
 
 Such a length is a `Size` of a symbol that only PyTorch's graph has, at most what the mask has elements. Its value is a scalar that is
-computed in the call (`Builder.sizes`); from there on it is a size like any other (`bind.py`).
+computed in the call (`Builder.sizes`); from there on it is a size like any other (`sizes/bind.py`).
 """
 
 import math
@@ -13,7 +13,7 @@ from monotile.frontends.builder import Builder, broadcast_shape, element, load
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.masks import counted
 from monotile.frontends.torch.lower.reshape import reshape_index
-from monotile.frontends.torch.sizes import Size
+from monotile.frontends.torch.sizes.size import Size
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, idx
 

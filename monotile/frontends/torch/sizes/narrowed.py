@@ -12,7 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import Dim, ExportedProgram
 
-from monotile.frontends.torch.ranges import Ranges, ranges_of
+from monotile.frontends.torch.sizes.ranges import Ranges, ranges_of
 
 _VIOLATED = r"(?:Constraints violated|Specializations unexpectedly required)"  # in a message
 Exporter = Callable[..., ExportedProgram]

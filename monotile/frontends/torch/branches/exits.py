@@ -18,7 +18,7 @@ import ast
 import copy
 from collections.abc import Callable, Mapping
 
-from monotile.frontends.torch.sides import OWN, Body, like, lines_of
+from monotile.frontends.torch.branches.sides import OWN, Body, like, lines_of
 
 RESULT = f"{OWN}result"  # of a function whose returns were moved
 FLAG = f"{OWN}is_"  # prefix of names that are bools, or tensors of one

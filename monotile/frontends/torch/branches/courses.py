@@ -19,17 +19,18 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch import marks
-from monotile.frontends.torch.checks import Checks, Place, place_of
-from monotile.frontends.torch.choices import MOST as MOST_FUNCTIONS
-from monotile.frontends.torch.choices import Choices, choices
-from monotile.frontends.torch.constants import Constants
-from monotile.frontends.torch.hits import Hits, mask_of
-from monotile.frontends.torch.lifted import lifted_once
-from monotile.frontends.torch.listed import ChosenError, Listed
+from monotile.frontends.torch.branches import marks
+from monotile.frontends.torch.branches.checks import Checks, Place, place_of
+from monotile.frontends.torch.branches.choices import MOST as MOST_FUNCTIONS
+from monotile.frontends.torch.branches.choices import Choices, choices
+from monotile.frontends.torch.branches.hits import Hits, mask_of
+from monotile.frontends.torch.branches.listed import ChosenError, Listed
+from monotile.frontends.torch.branches.merge import Course, merge
+from monotile.frontends.torch.branches.regions import LeakError, outline
+from monotile.frontends.torch.branches.selection import Unjoinable
 from monotile.frontends.torch.loops.heard import BegunError, loops_heard
 from monotile.frontends.torch.loops.turns import Turns
-from monotile.frontends.torch.merge import Course, merge
+from monotile.frontends.torch.numbers.constants import Constants
 from monotile.frontends.torch.origin import (
     describe_frame,
     is_assert,
@@ -37,9 +38,8 @@ from monotile.frontends.torch.origin import (
     raised_at,
     users_frame,
 )
-from monotile.frontends.torch.regions import LeakError, outline
-from monotile.frontends.torch.selection import Unjoinable
-from monotile.frontends.torch.sharing import shared_as_run
+from monotile.frontends.torch.rewriting.lifted import lifted_once
+from monotile.frontends.torch.rewriting.sharing import shared_as_run
 
 MOST = 32  # limit of courses of one model
 Export = Callable[[], ExportedProgram]

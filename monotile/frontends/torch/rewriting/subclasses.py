@@ -12,10 +12,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, TensorArgument
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.decompose import as_buffers, retraced
-from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.origin import HOLDERS
-from monotile.frontends.torch.sharing import shared_as_run
+from monotile.frontends.torch.rewriting.decompose import as_buffers, retraced
+from monotile.frontends.torch.rewriting.lifted import lifted_once
+from monotile.frontends.torch.rewriting.sharing import shared_as_run
 from monotile.wrapped import is_wrapped, plain_tensors
 
 _WAYS = (

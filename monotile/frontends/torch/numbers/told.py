@@ -24,9 +24,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.marks import ASSERTED, known
+from monotile.frontends.torch.branches.marks import ASSERTED, known
 from monotile.frontends.torch.origin import is_tracers, users_frame
-from monotile.frontends.torch.unchanged import held_tensors, unchanged
+from monotile.frontends.torch.tracing.unchanged import held_tensors, unchanged
 
 _log = logging.getLogger("monotile")
 _ASKING = ("item", "tolist", "numpy", "__int__", "__index__", "__float__")

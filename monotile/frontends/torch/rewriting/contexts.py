@@ -14,9 +14,9 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.fx.node import map_arg
 
-from monotile.frontends.torch.autocast import NOTHING, Conversions, Found, Mode, ambient
-from monotile.frontends.torch.decompose import retraced
-from monotile.frontends.torch.lifted import with_graph
+from monotile.frontends.torch.rewriting.autocast import NOTHING, Conversions, Found, Mode, ambient
+from monotile.frontends.torch.rewriting.decompose import retraced
+from monotile.frontends.torch.rewriting.lifted import with_graph
 
 _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 _REGIONS = (_AUTOCAST, torch.ops.higher_order.wrap_with_set_grad_enabled)

@@ -13,20 +13,20 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.autocast import within
-from monotile.frontends.torch.backward import DECOMPOSITIONS
-from monotile.frontends.torch.fast_paths import decompositions
 from monotile.frontends.torch.graph import is_lowered
-from monotile.frontends.torch.in_place import without_updates
-from monotile.frontends.torch.inference import mode_of
-from monotile.frontends.torch.lifted import lifted_once
 from monotile.frontends.torch.origin import origin
-from monotile.frontends.torch.pseudoinverse import pseudoinverse
-from monotile.frontends.torch.quantizing import decompositions_in
-from monotile.frontends.torch.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.registry import find
-from monotile.frontends.torch.sharing import shared_as_run
-from monotile.frontends.torch.unordered import checks_are_unordered
+from monotile.frontends.torch.rewriting.autocast import within
+from monotile.frontends.torch.rewriting.backward import DECOMPOSITIONS
+from monotile.frontends.torch.rewriting.fast_paths import decompositions
+from monotile.frontends.torch.rewriting.in_place import without_updates
+from monotile.frontends.torch.rewriting.lifted import lifted_once
+from monotile.frontends.torch.rewriting.pseudoinverse import pseudoinverse
+from monotile.frontends.torch.rewriting.quantizing import decompositions_in
+from monotile.frontends.torch.rewriting.sharing import shared_as_run
+from monotile.frontends.torch.tracing.inference import mode_of
+from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
+from monotile.frontends.torch.tracing.unordered import checks_are_unordered
 
 Table = dict[OperatorBase, Callable[..., Any]]
 

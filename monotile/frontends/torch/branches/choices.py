@@ -6,9 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 
-from monotile.frontends.torch.conversion import converted
+from monotile.frontends.torch.branches.conversion import converted
+from monotile.frontends.torch.branches.selection import Choice, Unjoinable
 from monotile.frontends.torch.loops.turns import Turns
-from monotile.frontends.torch.selection import Choice, Unjoinable
 
 MOST = 16  # limit of functions converted for one model
 

@@ -16,12 +16,12 @@ import sympy
 from monotile.analysis.dead import Value, combined, converted, left_out, value_where
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Names, identity
-from monotile.frontends.torch.data_sizes import by_data, computed
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import both
-from monotile.frontends.torch.positions import Positions
-from monotile.frontends.torch.ranges import NO_RANGES, Ranges
-from monotile.frontends.torch.sizes import Size, text_of
+from monotile.frontends.torch.sizes.data_sizes import by_data, computed
+from monotile.frontends.torch.sizes.positions import Positions
+from monotile.frontends.torch.sizes.ranges import NO_RANGES, Ranges
+from monotile.frontends.torch.sizes.size import Size, text_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,

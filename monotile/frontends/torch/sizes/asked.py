@@ -20,7 +20,8 @@ _KEY = "monotile.asked"
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _LAYERS = os.path.join(_TORCH, "nn") + os.sep  # whose code is a model's, not an operator's
 # Where a SymBool is asked, also for bool(SymInt), and where courses are told apart.
-_BETWEEN = (torch.__file__, os.path.join(os.path.dirname(__file__), "courses.py"))
+_COURSES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "branches", "courses.py")
+_BETWEEN = (torch.__file__, _COURSES)
 
 
 class Asked:

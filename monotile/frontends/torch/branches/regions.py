@@ -17,12 +17,12 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.aliasing import Groups, changed, is_unsure, packet, sources
-from monotile.frontends.torch.inside import between, changed_outside, copy_nodes, line_of
-from monotile.frontends.torch.lifted import with_graph
+from monotile.frontends.torch.branches.inside import between, changed_outside, copy_nodes, line_of
+from monotile.frontends.torch.branches.marks import choose, side, turned, turns
 from monotile.frontends.torch.loops.rolled import Rolled
-from monotile.frontends.torch.marks import choose, side, turned, turns
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.rewriting.aliasing import Groups, changed, is_unsure, packet, sources
+from monotile.frontends.torch.rewriting.lifted import with_graph
 
 FEW = 8  # limit of element-wise operators that are computed on both sides
 

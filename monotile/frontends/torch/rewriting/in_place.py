@@ -12,8 +12,8 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
-from monotile.frontends.torch.aliasing import Groups, changed, packet, sources
-from monotile.frontends.torch.lifted import with_graph
+from monotile.frontends.torch.rewriting.aliasing import Groups, changed, packet, sources
+from monotile.frontends.torch.rewriting.lifted import with_graph
 
 _aten = torch.ops.aten
 # Views of a part, and what gives the whole with another part.

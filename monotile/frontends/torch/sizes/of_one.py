@@ -11,7 +11,7 @@ from torch.export import Dim, ExportedProgram
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.export import export
-from monotile.frontends.torch.ranges import ONES, Ranges, ranges_of
+from monotile.frontends.torch.sizes.ranges import ONES, Ranges, ranges_of
 
 _MOST = 2  # sizes that may be 1 side by side, each with the others or without
 

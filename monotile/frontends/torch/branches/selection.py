@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.hits import hits as hits
-from monotile.frontends.torch.marks import as_tensor, choose, is_unknown, side, truth
+from monotile.frontends.torch.branches.hits import hits as hits
+from monotile.frontends.torch.branches.marks import as_tensor, choose, is_unknown, side, truth
 
 MISSING = object()  # value of an unassigned name
 _CONSTANT = (bool, int, float, complex, str, type(None), slice, torch.dtype, torch.device)

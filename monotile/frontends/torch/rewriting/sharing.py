@@ -11,10 +11,17 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.aliasing import UNSAID, Groups, changed, is_unsure, packet, sources
-from monotile.frontends.torch.layouts import Layouts
-from monotile.frontends.torch.lifted import with_graph
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.rewriting.aliasing import (
+    UNSAID,
+    Groups,
+    changed,
+    is_unsure,
+    packet,
+    sources,
+)
+from monotile.frontends.torch.rewriting.layouts import Layouts
+from monotile.frontends.torch.rewriting.lifted import with_graph
 
 
 def shared_as_run(exported: ExportedProgram) -> ExportedProgram:

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from monotile.frontends.torch.loops.stacked import Growing, Stacked
-from monotile.frontends.torch.unchanged import modules_of
+from monotile.frontends.torch.tracing.unchanged import modules_of
 
 
 class _Asked(type):

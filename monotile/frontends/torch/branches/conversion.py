@@ -24,9 +24,14 @@ import inspect
 import textwrap
 from types import CodeType
 
-from monotile.frontends.torch.exits import FLAG, RESULT, fold, without_continue, without_exits
-from monotile.frontends.torch.loops.turning import HELPERS, comprehended, local_names, turning
-from monotile.frontends.torch.sides import (
+from monotile.frontends.torch.branches.exits import (
+    FLAG,
+    RESULT,
+    fold,
+    without_continue,
+    without_exits,
+)
+from monotile.frontends.torch.branches.sides import (
     OWN,
     Body,
     assigned,
@@ -38,6 +43,7 @@ from monotile.frontends.torch.sides import (
     may_run,
     read_before,
 )
+from monotile.frontends.torch.loops.turning import HELPERS, comprehended, local_names, turning
 
 _HELPERS = ("Choice", "both", "either", "hits", "opposite", "MISSING")
 
@@ -59,7 +65,7 @@ def converted(
     if not _Convert(made, lines, turns, local_names(made, frozenset(old.co_freevars))).all():
         return None
     made.decorator_list = []
-    for module, helpers in (("selection", _HELPERS), ("loops.turns", HELPERS)):
+    for module, helpers in (("branches.selection", _HELPERS), ("loops.turns", HELPERS)):
         names = [ast.alias(n, OWN + n) for n in helpers]
         made.body.insert(0, ast.ImportFrom(f"monotile.frontends.torch.{module}", names, 0))
     arguments = ast.arguments([], [ast.arg(n) for n in old.co_freevars], None, [], [], None, [])

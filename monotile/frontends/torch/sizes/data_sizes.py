@@ -7,7 +7,7 @@ from typing import Any
 import sympy
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.sizes import Size
+from monotile.frontends.torch.sizes.size import Size
 from monotile.ir.expr import Expr, Select, binary, idx
 
 

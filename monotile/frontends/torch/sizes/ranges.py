@@ -15,7 +15,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.asked import kept
+from monotile.frontends.torch.sizes.asked import kept
 
 ONES = "monotile.ones"  # of a graph: the `Ranges.ones` that it was exported for
 _FEW = 1 << 14  # calls of different sizes that are all looked at

@@ -12,8 +12,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.branches.selection import Choice, Unjoinable
 from monotile.frontends.torch.origin import describe_frame, users_frame
-from monotile.frontends.torch.selection import Choice, Unjoinable
 
 Asked = Callable[[FakeTensor, FrameType], bool]
 

@@ -21,9 +21,9 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
-from monotile.frontends.torch.lifted import with_graph
-from monotile.frontends.torch.marks import choose, fork, side
+from monotile.frontends.torch.branches.marks import choose, fork, side
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.rewriting.lifted import with_graph
 
 Course = tuple[bool, ...]  # what was answered at each fork
 

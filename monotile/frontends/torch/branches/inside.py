@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import fx
 
-from monotile.frontends.torch.aliasing import changed, sources
 from monotile.frontends.torch.origin import origin
+from monotile.frontends.torch.rewriting.aliasing import changed, sources
 
 
 def between(first: fx.Node, last: fx.Node) -> list[fx.Node]:

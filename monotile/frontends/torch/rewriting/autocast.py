@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from monotile.frontends.torch.aliasing import changed
+from monotile.frontends.torch.rewriting.aliasing import changed
 from monotile.wrapped import is_wrapped
 
 DEVICES = ("cpu", "cuda")

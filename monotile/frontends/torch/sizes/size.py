@@ -16,7 +16,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Unsupported
-from monotile.frontends.torch.ranges import NO_RANGES, Ranges
+from monotile.frontends.torch.sizes.ranges import NO_RANGES, Ranges
 from monotile.ir.expr import Symbolic, SymbolicNumber
 
 Real = int | float

@@ -1,0 +1,1 @@
+"""Sizes that a call or its data decide: what a model asks of them, which there can be, and what a Program makes of them."""
