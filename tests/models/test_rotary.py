@@ -13,10 +13,10 @@ from monotile.frontends.torch.types import to_numpy
 from monotile.generation.generator import generator
 from monotile.generation.step import Step, iterated
 from monotile.ir.program import state_names
-from monotile.kernels.gemv.method import Gemv
 from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
+from monotile.plan.streams import streams
 from monotile.plan.walk import stages_in
 from monotile.runtime.tensors import from_numpy
 from monotile.targets.cuda.emit import settle
@@ -49,6 +49,10 @@ CONFIGS: dict[str, Callable[[], object]] = {
     "pairs in a part of heads": lambda: transformers.GlmConfig(head_dim=32, pad_token_id=0, **GROUPED),
 }  # fmt: skip
 KINDS = ("halves, two sequences", "pairs in a part of heads")
+FUSED = {
+    "x @ w": lambda: transformers.GPT2Config(vocab_size=WORDS, n_embd=256, n_head=8, n_layer=2, n_positions=64),
+    "halves, in one product": lambda: transformers.Phi3Config(pad_token_id=0, intermediate_size=320, **SIZES),
+}  # fmt: skip
 
 
 def sequences(name: str) -> int:
@@ -57,7 +61,7 @@ def sequences(name: str) -> int:
 
 def decoder(name: str, dtype: torch.dtype) -> torch.nn.Module:
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]())
+    model = transformers.AutoModelForCausalLM.from_config((CONFIGS | FUSED)[name]())
     model = model.to(dtype).eval().requires_grad_(False)
     sizes = {"batch_size": sequences(name), "max_cache_len": CAPACITY}
     model.generation_config = transformers.GenerationConfig(
@@ -108,9 +112,7 @@ def writers(plan: Plan) -> list[tuple[int, bool]]:
     """Of each stage that writes rows of caches: how many, and whether it streams weights."""
     stages = list(stages_in(plan.body))
     counts = [sum("index_copy" in n for x in s.steps for n in x.computes) for s in stages]
-    return [
-        (n, isinstance(s.steps[0].method, Gemv)) for n, s in zip(counts, stages, strict=True) if n
-    ]
+    return [(n, streams(s.steps[0])) for n, s in zip(counts, stages, strict=True) if n]
 
 
 def tokens(name: str, count: int) -> list[dict[str, torch.Tensor]]:
@@ -127,6 +129,15 @@ def test_a_product_s_stage_rotates_and_writes_the_cache(name: str) -> None:
     assert all(found == (2, True) for found in writers(fast.plan))
     assert fast.barriers < before.barriers
     right = decoder(name, torch.float64)
+    for seed, token in enumerate(tokens(name, 3)):
+        assert error(fast(token, seed), [right(**token)]) <= 1e-5
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+@pytest.mark.parametrize("name", FUSED)
+def test_one_product_of_queries_keys_and_values_writes_the_cache(name: str) -> None:
+    fast, right = Compiled(name, torch.float32, split=True), decoder(name, torch.float64)
+    assert all(found == (2, True) for found in writers(fast.plan))
     for seed, token in enumerate(tokens(name, 3)):
         assert error(fast(token, seed), [right(**token)]) <= 1e-5
 

@@ -7,7 +7,7 @@ import pytest
 
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Axis, Expr, Load, Tensor, Unary, add, idx, mul
+from monotile.ir.expr import Axis, Expr, Load, Select, Tensor, Unary, add, binary, idx, mul
 from monotile.ir.printer import show_statement
 from monotile.ir.program import Program, compute
 from monotile.ir.verify import verify
@@ -42,6 +42,31 @@ def test_slices_get_an_axis() -> None:
     values = {t.name: rng.integers(-4, 4, t.shape).astype(np.float32) for t in (X, W)}
     np.testing.assert_array_equal(evaluate(new, values)[0], evaluate(program, values)[0])
     assert split_slices(new) is new
+
+
+def test_heads_of_an_epilogue_and_their_halves() -> None:
+    """Three slices of two heads, of which each element of one reads another of its head, as rotary embeddings do."""
+    qkv = compute(Tensor("qkv", (1, 12), F32), lambda i, n: Unary("tanh", Load(GATES.out, (i, n))))
+
+    def at(begin: int, h: Expr, i: Expr) -> Expr:
+        return Load(qkv.out, (idx(0), add(add(mul(h, idx(2)), i), idx(begin))))
+
+    def turned(h: Expr, i: Expr) -> Expr:
+        other = Select(binary("lt", i, idx(1)), at(1, h, i), at(-1, h, i))
+        return add(add(at(0, h, i), other), mul(at(4, h, i), at(8, h, i)))
+
+    y = compute(Tensor("y", (2, 2), F32), turned)
+    program = Program((X, W), (), (GATES, qkv, y), (y.out,))
+    new = split_slices(program)
+    verify(new)
+    assert [line for s in new.body for line in show_statement(s)] == [
+        "gates[i0:1, i1:3, i2:2, i3:2] f32 = sum(r0:6) x[r0] * w[i1 * 4 + i2 * 2 + i3, r0]",
+        "qkv[i0:1, i1:3, i2:2, i3:2] f32 = tanh(gates[0, i1, i2, i3])",
+        "y[i0:2, i1:2] f32 = qkv[0, 0, i0, i1] + where(i1 < 1, qkv[0, 0, i0, 1], qkv[0, 0, i0, 0]) + qkv[0, 1, i0, i1] * qkv[0, 2, i0, i1]",
+    ]
+    rng = np.random.default_rng(0)
+    values = {t.name: rng.integers(-4, 4, t.shape).astype(np.float32) for t in (X, W)}
+    np.testing.assert_array_equal(evaluate(new, values)[0], evaluate(program, values)[0])
 
 
 def halves(i: Expr) -> Expr:

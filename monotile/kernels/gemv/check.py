@@ -73,12 +73,11 @@ def _check_dots(c: Checked, found: Problem, method: Gemv, vectors: int) -> None:
 def _check_columns(
     c: Checked, found: Problem, method: GemvColumns, rows: int, vectors: int
 ) -> None:
-    """It is the way to cut it, and one dim walks the columns."""
+    """It is the way to cut it, into whole vectors."""
     if method != columns.choose(found, vectors, columns.of_task(found, method), c.target):
         fail(f"{c.stage.name}: {c.anchor.out.name} cannot have columns so: {method.describe()}")
-    walked = [d for d in c.step.dims if not found.walks_vectors(d)]
-    if len(walked) != 1 or rows > columns.of_task(found, method):
-        fail(f"{c.stage.name}: a task's columns of {c.anchor.out.name} are not one tile")
+    if rows != columns.of_task(found, method) or not columns.in_vectors(found, c.step.dims):
+        fail(f"{c.stage.name}: a task's columns of {c.anchor.out.name} are not whole vectors")
 
 
 def _check_tiles(c: Checked, found: Problem, method: GemvMma, rows: int, vectors: int) -> None:

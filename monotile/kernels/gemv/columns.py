@@ -1,11 +1,13 @@
 """Products with streamed weights that the sum goes across: how columns, rows and on-chip memory are shared."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from monotile.analysis.streaming import VECTOR
 from monotile.kernels.common import cost
 from monotile.kernels.gemv.method import GemvColumns
 from monotile.kernels.gemv.problem import Problem
+from monotile.plan.nodes import Dim
 from monotile.targets.target import Target
 
 SLOT = 1 << 14  # bytes of a slot of the ring, at most
@@ -25,6 +27,12 @@ class Layout:
 def of_task(found: Problem, method: GemvColumns) -> int:
     """Columns of a task."""
     return method.row_bytes // found.matrix.dtype.itemsize
+
+
+def in_vectors(found: Problem, dims: Sequence[Dim]) -> bool:
+    """Whether a task's columns are whole vectors of memory: those of the last dim that walks several."""
+    walked = [d for d in dims if not found.walks_vectors(d) and d.extent > 1]
+    return bool(walked) and walked[-1].tile % (VECTOR // found.matrix.dtype.itemsize) == 0
 
 
 def layout(found: Problem, method: GemvColumns, vectors: int) -> Layout:

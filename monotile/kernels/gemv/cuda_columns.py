@@ -81,13 +81,21 @@ def write_rows(e: BlockEmitter, rows: TaskRows) -> None:
     count, size = VECTOR // found.matrix.dtype.itemsize, method.row_bytes
     bulk = in_bulk(size, e.target)
     packs = 1 if bulk else method.packs
-    w.write(f"const idx line = threadIdx.x % 32 / {packs}, pack = threadIdx.x % 32 % {packs};")
-    (own,) = rows.ranges
-    w.write(f"const idx column = mt_min_idx(pack * {count}, {own.count} - {count});")
+    w.write(f"const idx line = threadIdx.x % 32 / {packs};")
+    w.write(f"const idx column = threadIdx.x % 32 % {packs} * {count};")
     for name in ("line", "column"):
         w.define(name)
     line, first = Axis("line", method.rows), mul(Axis("slot", rows.slots), idx(method.rows))
-    where = {own.variable.name: Axis("column", own.variable.extent)}
+    where = spread(Axis("column", rows.count), rows.ranges)
+    last = [r for r in rows.ranges if r.variable.extent > 1][-1]
+    for r in rows.ranges:
+        if r.count != str(r.variable.extent):
+            name, inner = w.fresh("d"), bare(e.index(where[r.variable.name]))
+            w.write(
+                f"const idx {name} = mt_min_idx({inner}, {r.count} - {count if r is last else 1});"
+            )
+            w.define(name)
+            where[r.variable.name] = Axis(name, r.variable.extent)
     point = placed(rows.point, where) | {found.along.name: add(first, line)}
     address = e.address_of(found.matrix, point)
     step = e.steps(found.matrix, point, [line])

@@ -49,7 +49,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """As a step of a task with several, of which each worker has one at most."""
     anchor, target = site.anchor, context.target
     found = _found(anchor, context)
-    if found is None or found.across or any(site.lead.values()):
+    if found is None or any(site.lead.values()):
         return None
     tasks = math.prod(-(-anchor.axes[p].extent // site.tiles[k]) for p, k in site.where.items())
     extents = site.extents
@@ -57,6 +57,8 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     rows = math.prod(extents[anchor.axes[p].name] for p in found.n)
     method = _method(found, vectors, rows, target)
     if method is None or tasks > target.workers:
+        return None
+    if found.across and not columns.in_vectors(found, site.dims):
         return None
     scratch = scratch_of(found, method, rows, vectors, target)
     step = Step(site.names, site.dims, method, scratch_bytes=scratch)
