@@ -69,6 +69,39 @@ def test_heads_of_an_epilogue_and_their_halves() -> None:
     np.testing.assert_array_equal(evaluate(new, values)[0], evaluate(program, values)[0])
 
 
+def test_fewer_heads_are_a_product_of_their_own() -> None:
+    def at(begin: int, h: Expr, i: Expr) -> Expr:
+        return Load(GATES.out, (idx(0), add(add(mul(h, idx(2)), i), idx(begin))))
+
+    y = compute(Tensor("y", (4, 2), F32), lambda h, i: at(0, h, i))
+    z = compute(Tensor("z", (1, 2, 2), F32), lambda _, h, i: mul(at(8, h, i), at(8, h, i)))
+    program = Program((X, W), (), (GATES, y, z), (y.out, z.out))
+    new = split_slices(program)
+    verify(new)
+    assert [line for s in new.body for line in show_statement(s)] == [
+        "gates[i0:1, i1:1, i2:4, i3:2] f32 = sum(r0:6) x[r0] * w[i2 * 2 + i3, r0]",
+        "gates_1[i0:1, i1:1, i2:2, i3:2] f32 = sum(r0:6) x[r0] * w[i2 * 2 + i3 + 8, r0]",
+        "y[i0:4, i1:2] f32 = gates[0, 0, i0, i1]",
+        "z[i0:1, i1:2, i2:2] f32 = gates_1[0, 0, i1, i2] * gates_1[0, 0, i1, i2]",
+    ]
+    rng = np.random.default_rng(0)
+    values = {t.name: rng.integers(-4, 4, t.shape).astype(np.float32) for t in (X, W)}
+    for a, b in zip(evaluate(new, values), evaluate(program, values), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_reads_into_other_heads_stays() -> None:
+    """No condition keeps it in its slices, which would be another product."""
+
+    def at(begin: int, h: Expr, i: Expr) -> Expr:
+        return Load(GATES.out, (idx(0), add(add(mul(h, idx(2)), i), idx(begin))))
+
+    y = compute(Tensor("y", (4, 2), F32), lambda h, i: add(at(0, h, i), at(1, h, i)))
+    z = compute(Tensor("z", (2, 2), F32), lambda h, i: at(8, h, i))
+    program = Program((X, W), (), (GATES, y, z), (y.out, z.out))
+    assert split_slices(program) is program
+
+
 def halves(i: Expr) -> Expr:
     """Only two of three slices."""
     return mul(gate(0, i), gate(1, i))

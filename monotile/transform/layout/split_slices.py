@@ -2,17 +2,21 @@
 
 The gates of a cell come from one product and are read in equal slices: y[i], y[i + w], y[i + 2 w]. In the shape [slices, w] a task can
 have the same part of every slice, so that the gates' readers share a stage with the product. The queries, keys and values of a layer come from one,
-too, as heads: in the shape [slices, heads, n] the rows that a cache gets do. This is for single rows, whose tasks can share nothing but columns; tasks
-of several rows share these.
+too, as heads: in the shape [slices, heads, n] the rows that a cache gets do. Where queries have more heads than keys, there is a product for either.
+This is for single rows, whose tasks can share nothing but columns; tasks of several rows share these.
 """
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
 
 from monotile.analysis.affine import Affine, affine
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.uses import Uses
+from monotile.errors import VerificationError
 from monotile.ir.expr import (
     Axis,
     Expr,
@@ -27,10 +31,37 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.program import Compute, Program, Scatter, Statement, statements
-from monotile.transform.rewrite import map_exprs, map_program
+from monotile.ir.verify import verify
+from monotile.transform.names import Names
+from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 from monotile.transform.simplify.simplify import factors_kept, simplify_expr
 
-Shape = tuple[int, ...]  # of a slice
+Shape = tuple[int, ...]  # of a slice: heads, and elements of one; or elements
+
+
+class Slices(msgspec.Struct, frozen=True):
+    """Neighbours of one shape in a row, from element `begin` on: so many slices, and what they become, [..., count, *shape]."""
+
+    begin: int
+    count: int
+    shape: Shape
+    name: str = ""
+
+    @property
+    def width(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.count * self.width
+
+    def of(self, t: Tensor) -> Tensor:
+        """What they become of the row `t`."""
+        return Tensor(self.name, (*t.shape[:-1], self.count, *self.shape), t.dtype)
+
+
+Found = Mapping[str, Sequence[Slices]]  # by the row's name
+Simplified = Callable[[Expr], Expr]
 
 
 def split_slices(program: Program) -> Program:
@@ -38,12 +69,24 @@ def split_slices(program: Program) -> Program:
     found = _found(program)
     if not found:
         return program
-    return map_program(program, lambda s: _split(s, found))
+    if any(len(each) > 1 for each in found.values()) and not _within(program, found):
+        found = {n: each for n, each in found.items() if len(each) == 1}
+    return _split(program, found, simplify_expr) if found else program
 
 
-def _found(program: Program) -> dict[str, Shape]:
-    """The rows that are read so, by name, and the shape of their slices; and what these are made of element by element and nothing else is."""
-    whole = Uses(program).whole
+def _within(program: Program, found: Found) -> bool:
+    """Whether all that is read beside a place is in the same slices, as conditions around it say: others are in another product then. Before anything is
+    simplified, which takes for granted that indices are in range."""
+    try:
+        verify(_split(program, found, lambda e: e))
+    except VerificationError:
+        return False
+    return True
+
+
+def _found(program: Program) -> Found:
+    """The rows that are read so; and what these are made of element by element and nothing else is."""
+    whole, names = Uses(program).whole, Names(program)
     read: dict[str, set[Expr]] = defaultdict(set)
     rows: dict[str, Compute] = {}
     for s in statements(program.body):
@@ -54,27 +97,43 @@ def _found(program: Program) -> dict[str, Shape]:
                 read[x.tensor.name].add(x.index[-1])
         if isinstance(s, Compute) and s.axes and s.out.name not in whole:
             rows |= {s.out.name: s} if s.out.size == s.axes[-1].extent else {}
-    found = {n: shape for n, s in rows.items() if (shape := _slice(read[n], s.out.size))}
+    found = {n: each for n, s in rows.items() if (each := _slices(read[n], s.out.size))}
     for s in [rows[n] for n in reversed(rows) if n in found]:
         last = s.axes[-1]
         own = {x.tensor.name for x in loads_of(s) if x.index and x.index[-1] == last}
         found |= {n: found[s.out.name] for n in own & rows.keys() if read[n] == {last}}
-    return found
+    return {n: _named(n, each, names) for n, each in found.items()}
 
 
-def _slice(places: Iterable[Expr], size: int) -> Shape | None:
-    """The shape of the slices at whose `places` a row of `size` elements is read, or beside them in a head; None if these are not all of its slices."""
+def _named(name: str, each: Sequence[Slices], names: Names) -> Sequence[Slices]:
+    first, *more = each
+    given = (msgspec.structs.replace(s, name=names.fresh(name)) for s in more)
+    return (msgspec.structs.replace(first, name=name), *given)
+
+
+def _slices(places: Iterable[Expr], size: int) -> Sequence[Slices] | None:
+    """The slices at whose `places` a row of `size` elements is read, or beside them in a head; None if these are not all of it, or it is one."""
     read = {(a.constant, _run(a)) for a in map(affine, places)}
-    shapes = {run for _, run in read}
-    shape = shapes.pop() if len(shapes) == 1 else None
-    if shape is None:
+    runs = [run for _, run in read if run is not None]
+    if len(runs) < len(read) or len({run[1:] for run in runs}) != 1:
         return None
-    width, head = math.prod(shape), math.prod(shape[1:])
-    begins = {start: (start + head - 1) // width * width for start, _ in read}
-    if not all(start - begin < head for start, begin in begins.items()):
+    rest = runs[0][1:]
+    head = math.prod(rest)
+    exact = sorted((start, run) for start, run in read if run is not None and start % head == 0)
+    near = all(any(abs(start - s) < head and run == r for s, r in exact) for start, run in read)
+    ends = list(itertools.accumulate(math.prod(run) for _, run in exact))
+    if not near or len(exact) < 2 or [start for start, _ in exact] != [0, *ends[:-1]] or ends[-1] != size:  # fmt: skip
         return None
-    every = {*range(0, size, width)}
-    return shape if len(every) > 1 and {*begins.values()} == every else None
+    if not rest and len(set(runs)) > 1:
+        return None
+    return (*_joined(exact),)
+
+
+def _joined(slices: Iterable[tuple[int, Shape]]) -> Iterator[Slices]:
+    """Neighbours of one shape together."""
+    for shape, each in itertools.groupby(slices, key=lambda s: s[1]):
+        starts = [start for start, _ in each]
+        yield Slices(starts[0], len(starts), shape)
 
 
 def _run(place: Affine) -> Shape | None:
@@ -87,38 +146,63 @@ def _run(place: Affine) -> Shape | None:
     return (*reversed(extents),) if extents else None
 
 
-def _split(s: Statement, found: dict[str, Shape]) -> Statement:
-    def read(x: Load) -> Expr:
-        if x.tensor.name not in found:
-            return x
-        tensor = _shaped(x.tensor, found[x.tensor.name])
-        parts = tensor.shape[len(x.index) - 1 :]
-        index = list[Expr]()
-        for k, n in enumerate(parts):
-            here = binary("floordiv", x.index[-1], idx(math.prod(parts[k + 1 :])))
-            index.append(binary("mod", here, idx(n)) if k else here)
-        return Load(tensor, (*x.index[:-1], *index))
+def _split(program: Program, found: Found, simplified: Simplified) -> Program:
+    """`program` with a statement for all slices of one shape of each row."""
+
+    def go(body: Body) -> Body:
+        return tuple(new for s in body for new in _statements(map_bodies(s, go), found, simplified))  # fmt: skip
+
+    return with_body(program, go(program.body))
+
+
+def _statements(s: Statement, found: Found, simplified: Simplified) -> Iterator[Statement]:
+    if not isinstance(s, Compute) or s.out.name not in found:
+        yield _reading(s, found, simplified)
+        return
+    *axes, last = s.axes
+    for each in found[s.out.name]:
+        out = each.of(s.out)
+        new = tuple(Axis(f"i{k}", n) for k, n in enumerate(out.shape))
+        place: Expr = idx(0)
+        for a in new[len(axes) :]:
+            place = add(mul(place, idx(a.extent)), a)
+        places = {a.name: e for a, e in zip(axes, new, strict=False)}
+        body = substitute(s.body, places | {last.name: add(place, idx(each.begin))})
+        made = Compute(out, new, s.reduce, s.combiner, simplified(body), s.origin)
+        yield _reading(made, found, simplified)
+
+
+def _reading(s: Statement, found: Found, simplified: Simplified) -> Statement:
+    """`s` with what it reads of rows where that is then."""
 
     def reading(e: Expr) -> Expr:
-        return (
-            simplify_expr(map_loads(e, read))
-            if any(x.tensor.name in found for x in loads(e))
-            else e
-        )
+        if not any(x.tensor.name in found for x in loads(e)):
+            return e
+        return simplified(map_loads(e, lambda x: _load(x, found)))
 
-    s = factors_kept(s, reading) or map_exprs(s, reading)
-    if not isinstance(s, Compute) or s.out.name not in found:
-        return s
-    out, before = _shaped(s.out, found[s.out.name]), len(s.axes) - 1
-    axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(out.shape))
-    whole: Expr = idx(0)
-    for a in axes[before:]:
-        whole = add(mul(whole, idx(a.extent)), a)
-    places: list[Expr] = [*axes[:before], whole]
-    names = {a.name: e for a, e in zip(s.axes, places, strict=True)}
-    body = simplify_expr(substitute(s.body, names))
-    return Compute(out, axes, s.reduce, s.combiner, body, s.origin)
+    return factors_kept(s, reading) or map_exprs(s, reading)
 
 
-def _shaped(t: Tensor, shape: Shape) -> Tensor:
-    return Tensor(t.name, (*t.shape[:-1], t.shape[-1] // math.prod(shape), *shape), t.dtype)
+def _load(x: Load, found: Found) -> Load:
+    if x.tensor.name not in found:
+        return x
+    place = affine(x.index[-1])
+    each = _slices_at(place, found[x.tensor.name])
+    tensor = each.of(x.tensor)
+    parts = (each.count, *each.shape)
+    here = (place + Affine((), -each.begin)).expr
+    index = list[Expr]()
+    for k, n in enumerate(parts):
+        quotient = binary("floordiv", here, idx(math.prod(parts[k + 1 :])))
+        index.append(binary("mod", quotient, idx(n)) if k else quotient)
+    return Load(tensor, (*x.index[:-1], *index))
+
+
+def _slices_at(place: Affine, slices: Sequence[Slices]) -> Slices:
+    """Those that a place is in, or beside whose place in a head it is."""
+    head = math.prod(slices[0].shape[1:])
+    return (
+        next(s for s in slices if place.constant < s.end - s.width + head)
+        if len(slices) > 1
+        else slices[0]
+    )
