@@ -1,29 +1,62 @@
 """Streamed weights on a GPU: more than its last-level cache holds, in layers, with normalisations in between."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import nn
 
 import monotile
-from monotile.kernels.gemv.method import Gemv
+from monotile.kernels.gemv.method import Gemv, GemvColumns
+from monotile.plan.nodes import Method
 from monotile.plan.walk import stages_in
+from tests.codegen.test_gemv_columns_emulated import Block
 from tests.codegen.test_gemv_emulated import Network
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.gpu
 
 
+def along() -> nn.Module:
+    """Of matrices [n, k]."""
+    return Network(3, 2048, 3072, 5001)
+
+
+def across() -> nn.Module:
+    """Of matrices [k, n]."""
+    return nn.Sequential(*(Block(2048, 6000) for _ in range(3)))
+
+
 @pytest.mark.parametrize("vectors", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_small_streams(dtype: torch.dtype, vectors: int) -> None:
+@pytest.mark.parametrize(("make", "method"), [(along, Gemv), (across, GemvColumns)])
+def test_small_streams(
+    make: Callable[[], nn.Module], method: type[Method], dtype: torch.dtype, vectors: int
+) -> None:
     torch.manual_seed(0)
-    model = Network(3, 2048, 3072, 5001).to(dtype).eval()
+    model = make().to(dtype).eval()
     x = torch.randn(vectors, 2048).to(dtype)
     right = exact(model, (x,))
     with torch.no_grad():
         theirs = error(model(x), right)
     fast = monotile.compile(model.cuda(), (x.cuda(),))
     steps = [s for stage in stages_in(fast.plan.body) for s in stage.steps]
-    assert any(isinstance(s.method, Gemv) for s in steps)
+    assert any(isinstance(s.method, method) for s in steps)
     for _ in range(3):
         found = error(fast(x.cuda()).cpu(), right)
         assert found <= (1e-5 if dtype is torch.float32 else 1.5 * theirs)
+
+
+@pytest.mark.parametrize("kind", ["GPT2Config", "Phi3Config"])
+def test_tokens_of_one_product_for_queries_keys_and_values(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 16, "vocab_size": 30_000}  # fmt: skip
+    more = {"num_key_value_heads": 4, "pad_token_id": 0, "intermediate_size": 4096}
+    config = getattr(transformers, kind)(**sizes, **(more if kind == "Phi3Config" else {}))
+    model = transformers.AutoModelForCausalLM.from_config(config).cuda().eval()
+    ids = torch.randint(0, 30_000, (1, 5), device="cuda")
+    lm = monotile.generator(model, capacity=64)
+    found = lm.generate(ids, max_new_tokens=24, eos_token_id=[])
+    right = model.generate(ids, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)  # fmt: skip
+    assert torch.equal(found, right)

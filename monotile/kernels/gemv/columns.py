@@ -3,21 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from monotile.analysis.contraction import uncast
 from monotile.analysis.streaming import VECTOR
+from monotile.ir.dtype import DType
 from monotile.kernels.common import cost
 from monotile.kernels.gemv.method import GemvColumns
-from monotile.kernels.gemv.problem import Problem
+from monotile.kernels.gemv.problem import TYPES, Problem
 from monotile.plan.nodes import Dim
 from monotile.targets.target import Target
 
 SLOT = 1 << 14  # bytes of a slot of the ring, at most
 LEAST_SLOT = 1 << 12
-MOST_CHIP = 96 << 10  # bytes of a task's vectors and sums
+MOST_CHIP = 128 << 10  # bytes of a task's vectors and sums
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a step keeps in its scratch, in float32: from byte 0 on the vectors, then the sums of threads, then those of the task."""
+    """What a step keeps in its scratch: from byte 0 on the vectors, then the sums of threads, then those of the task, in float32."""
 
     parts: int
     sums: int
@@ -35,10 +37,17 @@ def in_vectors(found: Problem, dims: Sequence[Dim]) -> bool:
     return bool(walked) and walked[-1].tile % (VECTOR // found.matrix.dtype.itemsize) == 0
 
 
+def vector_type(found: Problem) -> DType:
+    """Of the vectors on chip: their own, or float32."""
+    own = uncast(found.vectors).dtype
+    return own if own in TYPES else DType.F32
+
+
 def layout(found: Problem, method: GemvColumns, vectors: int) -> Layout:
     """Of a task."""
     each = 4 * vectors * of_task(found, method)
-    parts = cost.round_up(4 * vectors * found.along.extent, VECTOR)
+    size = vector_type(found).itemsize
+    parts = cost.round_up(size * vectors * found.along.extent, VECTOR)
     sums = parts + each * method.lanes
     return Layout(parts, sums, sums + each)
 

@@ -9,7 +9,7 @@ from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.ir.expr import Axis, Load, add, idx, mul
 from monotile.kernels.common.cuda_threads import placed, region, spread
-from monotile.kernels.gemv.columns import in_bulk, layout, of_task
+from monotile.kernels.gemv.columns import in_bulk, layout, of_task, vector_type
 from monotile.kernels.gemv.cuda_dots import ELEMENTS
 from monotile.kernels.gemv.cuda_tasks import TaskRows
 from monotile.kernels.gemv.method import GemvColumns
@@ -28,7 +28,7 @@ def write_columns(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Ra
         w.write(f"float* const {name} = (float*)(scratch + {site.step.scratch + byte});")
     there = _on_chip(e, site, rows, vectors)
     if there is None:
-        there = f"(const float*)(scratch + {site.step.scratch})", found.along.extent
+        there = "vectors", found.along.extent
         _write_vectors(e, site, rows, vectors)
         w.write("mt::block_barrier();")
     given, pitch = there
@@ -61,7 +61,8 @@ def _on_chip(
 def _write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]) -> None:
     """All of them, one after the other."""
     w, along, many = e.writer, rows.found.along, region(vectors)
-    w.write(f"float* const vectors = (float*)(scratch + {site.step.scratch});")
+    kind = ELEMENTS[vector_type(rows.found)]
+    w.write(f"{kind}* const vectors = ({kind}*)(scratch + {site.step.scratch});")
     width = next(x for x in WIDTHS if along.extent % x == 0)
     chunks = along.extent // width
     head = f"for (idx n = threadIdx.x; n < {many * chunks}; n += {e.plan.launch.threads})"
@@ -71,7 +72,8 @@ def _write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[R
         where = spread(at["m"], vectors)
         point = placed(site.point, where) | where | {along.name: add(begin, lane_of(width))}
         with e.vector(width):
-            w.write(f"vectors[n * {width} + lane] = {bare(e.body(rows.found.vectors, point))};")
+            value = bare(e.body(rows.found.vectors, point))
+            w.write(f"vectors[n * {width} + lane] = mt::cast<{kind}>({value});")
 
 
 def write_rows(e: BlockEmitter, rows: TaskRows) -> None:
