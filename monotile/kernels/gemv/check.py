@@ -9,7 +9,7 @@ from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.gemv import columns, tiles
 from monotile.kernels.gemv.cuts import MOST_HELD, PARTS, held, scratch_of
-from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma
+from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma, Streamed
 from monotile.kernels.gemv.problem import Problem, stored
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
@@ -18,7 +18,7 @@ from monotile.plan.nodes import Stage
 def check(c: Checked) -> None:
     """The matrix is a weight that the launch does not change, warps share its rows and slots evenly, and a worker has one task at most."""
     stage, anchor, method, target = c.stage, c.anchor, c.step.method, c.target
-    assert isinstance(method, Gemv | GemvMma | GemvColumns)
+    assert isinstance(method, Streamed)
     name = anchor.out.name
     found = stored(anchor, method.second) if isinstance(anchor, Compute) and anchor.reduce else None
     if found is None or not {x.tensor.name for x in loads(found.factor)} <= c.steady:
@@ -76,7 +76,9 @@ def _check_columns(
     """It is the way to cut it, into whole vectors."""
     if method != columns.choose(found, vectors, columns.of_task(found, method), c.target):
         fail(f"{c.stage.name}: {c.anchor.out.name} cannot have columns so: {method.describe()}")
-    if rows != columns.of_task(found, method) or not columns.in_vectors(found, c.step.dims):
+    if rows != columns.of_task(found, method) or not columns.in_vectors(
+        found, method, c.step.dims, c.target
+    ):
         fail(f"{c.stage.name}: a task's columns of {c.anchor.out.name} are not whole vectors")
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from monotile.analysis.contraction import uncast
 from monotile.analysis.streaming import VECTOR
 from monotile.ir.dtype import DType
@@ -31,10 +33,12 @@ def of_task(found: Problem, method: GemvColumns) -> int:
     return method.row_bytes // found.matrix.dtype.itemsize
 
 
-def in_vectors(found: Problem, dims: Sequence[Dim]) -> bool:
-    """Whether a task's columns are whole vectors of memory: those of the last dim that walks several."""
+def in_vectors(found: Problem, method: GemvColumns, dims: Sequence[Dim], target: Target) -> bool:
+    """Whether a task's columns are whole vectors of memory: those of the last dim that walks several, the only one where rows are copied in one."""
     walked = [d for d in dims if not found.walks_vectors(d) and d.extent > 1]
-    return bool(walked) and walked[-1].tile % (VECTOR // found.matrix.dtype.itemsize) == 0
+    if not walked or walked[-1].tile % (VECTOR // found.matrix.dtype.itemsize):
+        return False
+    return len(walked) == 1 or not in_bulk(method, target)
 
 
 def vector_type(found: Problem) -> DType:
@@ -57,24 +61,15 @@ def choose(found: Problem, vectors: int, columns: int, target: Target) -> GemvCo
     row = cost.round_up(columns * found.matrix.dtype.itemsize, VECTOR)
     if row > VECTOR * target.threads:
         return None
-    rows = next(
-        (
-            r
-            for r in range(SLOT // row, 0, -1)
-            if found.along.extent % r == 0 and _asked(row, r, target)
-        ),
-        0,
-    )
-    method = GemvColumns(found.second, row, rows, target.threads)
+    method = GemvColumns(found.second, row, 1, target.threads)
+    most = min(SLOT // row, target.warp) if in_bulk(method, target) else SLOT // row
+    rows = max((r for r in range(1, most + 1) if found.along.extent % r == 0), default=1)
+    method = msgspec.structs.replace(method, rows=rows)
     if method.slot_bytes < LEAST_SLOT or layout(found, method, vectors).nbytes > MOST_CHIP:
         return None
     return method
 
 
-def in_bulk(row_bytes: int, target: Target) -> bool:
+def in_bulk(method: GemvColumns, target: Target) -> bool:
     """Whether a slot's rows are copies of their own, each a lane's; else all lanes bring vectors."""
-    return row_bytes > VECTOR * target.warp
-
-
-def _asked(row_bytes: int, rows: int, target: Target) -> bool:
-    return rows <= target.warp or not in_bulk(row_bytes, target)
+    return method.row_bytes > VECTOR * target.warp

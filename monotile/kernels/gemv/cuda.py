@@ -18,13 +18,13 @@ from monotile.kernels.gemv.cuda_tasks import (
     write_early,
     write_finish,
 )
-from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma
+from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma, Streamed
 
 
 def write(e: BlockEmitter, site: Site) -> None:
     """The step."""
     ring, w, method = e.plan.launch.ring, e.writer, site.step.method
-    assert isinstance(method, Gemv | GemvMma | GemvColumns)
+    assert isinstance(method, Streamed)
     assert ring is not None
     rows, vectors = task_rows(site, method)
     w.write(f"{ring_type(ring, e.target)} ring(scratch + {ring.offset});")
@@ -56,7 +56,7 @@ def write_supply(e: BlockEmitter, site: Site) -> None:
     """The step as the supplier has it: it asks for the task's rows, each lane for one, or for parts of them, one a slot; before, for what comes with them.
     Rows that the last slot lacks are the last one again."""
     w, method = e.writer, site.step.method
-    assert isinstance(method, Gemv | GemvMma | GemvColumns)
+    assert isinstance(method, Streamed)
     rows, vectors = task_rows(site, method)
     request_sides(e, rows, region(vectors))
     with w.open(f"for (idx slot = 0; slot < {rows.slots}; ++slot)", ["slot"], fence=True) as block:

@@ -11,7 +11,7 @@ from monotile.ir.expr import Axis, Load, add, idx, mul
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.gemv.columns import in_bulk, layout, of_task, vector_type
 from monotile.kernels.gemv.cuda_dots import ELEMENTS
-from monotile.kernels.gemv.cuda_tasks import TaskRows
+from monotile.kernels.gemv.cuda_tasks import TaskRows, in_task
 from monotile.kernels.gemv.method import GemvColumns
 from monotile.plan.places import ON_CHIP
 
@@ -80,31 +80,19 @@ def write_rows(e: BlockEmitter, rows: TaskRows) -> None:
     """By the supplier: a slot's rows of the task's columns. What the last task lacks is its last vector again."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvColumns)
-    count, size = VECTOR // found.matrix.dtype.itemsize, method.row_bytes
-    bulk = in_bulk(size, e.target)
-    packs = 1 if bulk else method.packs
+    size, bulk = found.matrix.dtype.itemsize, in_bulk(method, e.target)
+    packs, count = (1, 1) if bulk else (method.packs, VECTOR // size)
     w.write(f"const idx line = threadIdx.x % 32 / {packs};")
     w.write(f"const idx column = threadIdx.x % 32 % {packs} * {count};")
     for name in ("line", "column"):
         w.define(name)
     line, first = Axis("line", method.rows), mul(Axis("slot", rows.slots), idx(method.rows))
-    where = spread(Axis("column", rows.count), rows.ranges)
-    last = [r for r in rows.ranges if r.variable.extent > 1][-1]
-    for r in rows.ranges:
-        if r.count != str(r.variable.extent):
-            name, inner = w.fresh("d"), bare(e.index(where[r.variable.name]))
-            w.write(
-                f"const idx {name} = mt_min_idx({inner}, {r.count} - {count if r is last else 1});"
-            )
-            w.define(name)
-            where[r.variable.name] = Axis(name, r.variable.extent)
-    point = placed(rows.point, where) | {found.along.name: add(first, line)}
-    address = e.address_of(found.matrix, point)
-    step = e.steps(found.matrix, point, [line])
+    point = placed(rows.point, in_task(e, rows, "column", count))
+    point |= {found.along.name: add(first, line)}
+    address, step = e.address_of(found.matrix, point), e.steps(found.matrix, point, [line])
     assert step is not None
     if bulk:
-        w.write(f"ring.ask<{method.rows}>({address}, {size}, {size});")
+        (own,) = [r for r in rows.ranges if r.variable.extent > 1]
+        w.write(f"ring.ask<{method.rows}>({address}, ({own.count}) * {size}, {method.row_bytes});")
     else:
-        w.write(
-            f"ring.gather<{method.rows}, {packs}>({address}, {step[0] * found.matrix.dtype.itemsize});"
-        )
+        w.write(f"ring.gather<{method.rows}, {packs}>({address}, {step[0] * size});")

@@ -12,7 +12,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
-from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma
+from monotile.kernels.gemv.method import GemvColumns, Streamed
 from monotile.kernels.gemv.problem import Problem, stored
 
 
@@ -20,7 +20,7 @@ from monotile.kernels.gemv.problem import Problem, stored
 class TaskRows:
     """The rows of a matrix that a task takes, or its columns where the sum goes across. ranges: of the dims that walk them. point: the axes, by these."""
 
-    method: Gemv | GemvMma | GemvColumns
+    method: Streamed
     found: Problem
     ranges: tuple[Range, ...]
     point: Mapping[str, Expr]
@@ -38,9 +38,7 @@ class TaskRows:
         return -(-self.count // self.method.slot_rows) * self.method.row_slots
 
 
-def task_rows(
-    site: Site, method: Gemv | GemvMma | GemvColumns
-) -> tuple[TaskRows, tuple[Range, ...]]:
+def task_rows(site: Site, method: Streamed) -> tuple[TaskRows, tuple[Range, ...]]:
     """The rows and the vectors of the step."""
     assert isinstance(site.anchor, Compute)
     found = stored(site.anchor, method.second)
@@ -59,14 +57,21 @@ def row_of_slot(e: BlockEmitter, rows: TaskRows, line: str) -> dict[str, Expr]:
         f"const idx row = mt_min_idx({first}{f' + {line}' if each > 1 else ''}, {rows.count - 1});"
     )
     w.define("row")
-    where = spread(Axis("row", rows.count), rows.ranges)
+    return placed(rows.point, in_task(e, rows, "row"))
+
+
+def in_task(e: BlockEmitter, rows: TaskRows, variable: str, width: int = 1) -> dict[str, Expr]:
+    """The ranges' variables at the place `variable` of a whole tile; the task's last ones where it has none there. width: neighbours from there on."""
+    w, where = e.writer, spread(Axis(variable, rows.count), rows.ranges)
+    *_, last = (None, *(r for r in rows.ranges if r.variable.extent > 1))
     for r in rows.ranges:
         if r.count != str(r.variable.extent):
             name, inner = w.fresh("d"), bare(e.index(where[r.variable.name]))
-            w.write(f"const idx {name} = mt_min_idx({inner}, {r.count} - 1);")
+            less = width if r is last else 1
+            w.write(f"const idx {name} = mt_min_idx({inner}, {r.count} - {less});")
             w.define(name)
             where[r.variable.name] = Axis(name, r.variable.extent)
-    return placed(rows.point, where)
+    return where
 
 
 def outputs(rows: TaskRows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr], dict[str, Expr]]:

@@ -9,7 +9,7 @@ from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
 from monotile.kernels.gemv import columns, tiles
-from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma
+from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma, Streamed
 from monotile.kernels.gemv.problem import Problem, problem
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Step
@@ -58,23 +58,21 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     method = _method(found, vectors, rows, target)
     if method is None or tasks > target.workers:
         return None
-    if found.across and not columns.in_vectors(found, site.dims):
+    if isinstance(method, GemvColumns) and not columns.in_vectors(found, method, site.dims, target):
         return None
     scratch = scratch_of(found, method, rows, vectors, target)
     step = Step(site.names, site.dims, method, scratch_bytes=scratch)
     return step, _seconds(found, method, (rows, vectors), len(site.step), target)
 
 
-def tile_of(found: Problem, method: Gemv | GemvMma | GemvColumns, rows: int, target: Target) -> int:
+def tile_of(found: Problem, method: Streamed, rows: int, target: Target) -> int:
     """Rows of the matrix, or columns of one that the sum goes across, of a task."""
     if isinstance(method, GemvColumns):
         return min(rows, columns.of_task(found, method))
     return min(rows, cost.round_up(-(-rows // target.workers), method.slot_rows))
 
 
-def _method(
-    found: Problem, vectors: int, rows: int, target: Target
-) -> Gemv | GemvMma | GemvColumns | None:
+def _method(found: Problem, vectors: int, rows: int, target: Target) -> Streamed | None:
     """Dot products, by threads that hold their part of the vectors; of codes, products of tiles. rows: of a task, if there are so many."""
     if found.across:
         return columns.choose(found, vectors, rows, target)
@@ -85,7 +83,7 @@ def _method(
 
 def scratch_of(
     found: Problem,
-    method: Gemv | GemvMma | GemvColumns,
+    method: Streamed,
     rows: int,
     vectors: int,
     target: Target,
@@ -149,7 +147,7 @@ def _found(anchor: Compute | Scatter, context: Context) -> Problem | None:
 
 def _seconds(
     found: Problem,
-    method: Gemv | GemvMma | GemvColumns,
+    method: Streamed,
     size: tuple[int, int],
     steps: int,
     target: Target,

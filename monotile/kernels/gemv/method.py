@@ -147,3 +147,6 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     def describe(self) -> str:
         shared = f", {self.parts} warps a row" if self.parts > 1 else ""
         return f"gemv mma, {self.slot_rows} rows of {self.piece} bytes at a time, {self.tiles} tiles of 8{shared}, {self.run} bytes a lane, decode {self.decode}, vectors in {self.vectors}"
+
+
+Streamed = Gemv | GemvMma | GemvColumns
