@@ -235,6 +235,36 @@ class Counted(nn.Module):
         return sums / counts.clamp(min=1)[:, None] + groups.bincount(x[:, 0], self.least)[:, None]
 
 
+class Neighbours(nn.Module):
+    """The nearest of each, as many as the most that one has by a mask, counted in float32 (egnn-pytorch)."""
+
+    def forward(self, x: T, mask: T) -> T:
+        near = (mask.float() @ mask.float()) > 0
+        most = int(near.float().sum(-1).max().item())
+        distances = (x[:, None] - x[None]).square().sum(-1)
+        return x[distances.masked_fill_(near, 0.0).topk(most, largest=False).indices].sum(1)
+
+
+def test_whole_numbers_of_floats() -> None:
+    places = torch.arange(9)
+    mask = (places[:, None] - places[None]).abs() <= 1
+    compiled = _same(Neighbours(), torch.randn(9, 3), mask)
+    with pytest.raises(IndexOutOfRangeError, match="was_5_0_when_compiled"):
+        compiled(torch.randn(9, 3), mask | (places == 0))
+
+
+class Shares(nn.Module):
+    """As many as tenths and thirds of a mask add up to: numbers that are rounded."""
+
+    def forward(self, x: T, mask: T) -> T:
+        return x.topk(int((mask.float() * 0.1 + mask.float() / 3).sum().item()), 0).values
+
+
+def test_no_whole_numbers_of_floats() -> None:
+    with pytest.raises(CaptureError):
+        capture(Shares(), (torch.randn(9, 3), torch.arange(7) < 5))
+
+
 @pytest.mark.parametrize("least", [0, 6])
 def test_counts(least: int) -> None:
     groups = torch.tensor([0, 0, 1, 2, 2, 2, 4])

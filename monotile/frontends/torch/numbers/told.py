@@ -25,6 +25,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.branches.marks import ASSERTED, known
+from monotile.frontends.torch.numbers.whole import is_float, is_whole
 from monotile.frontends.torch.origin import is_tracers, users_frame
 from monotile.frontends.torch.tracing.unchanged import held_tensors, unchanged
 
@@ -189,7 +190,7 @@ def _may_be_told(exported: ExportedProgram) -> bool:
     for node in exported.graph.nodes:
         value = node.meta.get("val")
         if (
-            node.op == "placeholder" and node.name in given and _is_float(value)
+            node.op == "placeholder" and node.name in given and is_float(value)
         ) or not floats.isdisjoint(node.all_input_nodes):
             floats.add(node)
         told = node.target is known and node.args[2] != ASSERTED
@@ -215,13 +216,9 @@ def _is_constant(told: fx.Node, fixed: Collection[str]) -> bool:
     return all(float(v).is_integer() for v in values)
 
 
-def _is_float(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
 def _is_computed(node: Any) -> bool:
-    """Whether these floating-point numbers are not those of a parameter: how they are rounded may differ from one kernel to another."""
-    if not _is_float(node.meta.get("val")):
+    """Whether these floating-point numbers are neither those of a parameter nor whole: how they are rounded may differ from one kernel to another."""
+    if not is_float(node.meta.get("val")) or is_whole(node):
         return False
     while node.op == "call_function" and len(node.all_input_nodes) == 1:
         (node,) = node.all_input_nodes
