@@ -19,6 +19,7 @@ from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.rewriting.autocast import within
 from monotile.frontends.torch.rewriting.backward import DECOMPOSITIONS
 from monotile.frontends.torch.rewriting.fast_paths import decompositions
+from monotile.frontends.torch.rewriting.foreach import decompositions_of_lists
 from monotile.frontends.torch.rewriting.in_place import without_updates
 from monotile.frontends.torch.rewriting.lifted import lifted_once
 from monotile.frontends.torch.rewriting.pseudoinverse import pseudoinverse
@@ -43,6 +44,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         table = torch.export.default_decompositions()
         table.update(decompositions())
         table.update(DECOMPOSITIONS)
+        table.update(decompositions_of_lists())
         table[torch.ops.aten.linalg_pinv.atol_rtol_tensor] = pseudoinverse
         table.update(decompositions_in(exported.graph_module))
         for op in [op for op in table if find(op) is not None]:
