@@ -113,13 +113,29 @@ def test_the_reason_of_a_choice_within() -> None:
     """Why it cannot be a branch, and not that it can be none here."""
 
     def run(_: Way, x: T, by: T) -> T:
+        if by.sum() > 0:
+            x = x + by
+        return x.mul_(2)
+
+    with pytest.raises(CaptureError, match=r"changes a tensor in place that may be another one"):
+        capture(Indexed(Way(run), Way(run)).eval(), (torch.randn(3), torch.tensor(0.0)))
+
+
+def test_one_changes_what_another_may_give() -> None:
+    """Only one of them runs."""
+
+    def run(_: Way, x: T, by: T) -> T:
         x.mul_(2)
         if by.sum() > 0:
             x = x + by
         return x
 
-    with pytest.raises(CaptureError, match=r"changes a tensor in place that may be another one"):
-        capture(Indexed(Way(run), Way(run)).eval(), (torch.randn(3), torch.tensor(0.0)))
+    model = Indexed(Way(run), Way(run)).eval()
+    for start in (0.0, 1.0):
+        fast = monotile.compile(model, (torch.randn(3), torch.tensor(start)), target="cpu")
+        for given in (torch.ones(3), -torch.ones(3)):
+            k = torch.tensor(1 - start)
+            torch.testing.assert_close(fast(given, k), model(given, k))
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ class _Chosen:
         try:
             return self._from(0, lambda module: module(*args, **kwargs))
         except Unjoinable as e:
+            if e.line:  # of an `if` in one of them
+                raise
             raise CaptureError(
                 f"at {self._where}: a tensor chooses a module from a list, and their results have different types, shapes or Python values:"
                 " compute all of them, and select"

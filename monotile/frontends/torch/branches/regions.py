@@ -301,6 +301,7 @@ def _refuse_late_changes(graph: fx.Graph) -> None:
     at = {node: k for k, node in enumerate(graph.nodes)}
     last = {node: max((at[user] for user in node.users), default=0) for node in graph.nodes}
     changes = [(by, x) for by in graph.nodes for x in changed(by)]
+    taken = _taken(graph)
 
     def seen_after(node: fx.Node, by: fx.Node) -> bool:
         """Whether what shares memory with `node` is read after `by`, or the caller's."""
@@ -311,7 +312,8 @@ def _refuse_late_changes(graph: fx.Graph) -> None:
     for join in graph.find_nodes(op="call_function", target=choose):
         for given in (x for x in join.args[1:] if isinstance(x, fx.Node)):
             for by, x in changes:
-                if at[by] < at[join]:
+                apart = any((start, 1 - k) in taken[by] for start, k in taken[join])
+                if apart or at[by] < at[join]:
                     continue
                 ways = ((join, given), (given, join))
                 if any(groups.of(x) is groups.of(a) and seen_after(b, by) for a, b in ways):
@@ -320,6 +322,21 @@ def _refuse_late_changes(graph: fx.Graph) -> None:
                         f"after it, {line_of(by)} changes a tensor in place that may be another one, as a side gives it:"
                         " write it out of place (x = x + 1), or give a clone",
                     )
+
+
+def _taken(graph: fx.Graph) -> dict[fx.Node, frozenset[tuple[fx.Node, int]]]:
+    """For each node the sides that it is in, each by the mark of its `if` and its number. Of two nodes in different sides of one `if`, a call runs
+    one. Without those in a loop, of whose turns each may take another side."""
+    found, now = dict[fx.Node, frozenset[tuple[fx.Node, int]]](), list[tuple[fx.Node, int]]()
+    loops = 0
+    for node in graph.nodes:
+        loops += (node.target is turns) - (node.target is turned)
+        if node.target is side and not loops:
+            start = node if node.args[1] == 0 else now.pop()[0]
+            if node.args[1] != 2:
+                now.append((start, int(node.args[1])))
+        found[node] = frozenset(now)
+    return found
 
 
 def _is_cheap(nodes: Sequence[fx.Node]) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from monotile.frontends.torch.branches.effects import changes_tensors_only
 from monotile.frontends.torch.branches.hits import hits as hits
 from monotile.frontends.torch.branches.marks import as_tensor, choose, is_unknown, side, truth
 
@@ -103,6 +104,20 @@ class Choice:
         if self.undecided and not isinstance(x, torch.Tensor):
             raise Unjoinable(self.line)
         return x
+
+    def kept(self, owner: Any, name: str, value: Any) -> Any:
+        """`value`, which a side gives an attribute. Raises Unjoinable where both sides run, unless it has that already: the other would see it."""
+        old = getattr(owner, name, MISSING)
+        same = isinstance(value, _CONSTANT) and type(old) is type(value) and old == value
+        if self.undecided and not (old is value or same):
+            raise Unjoinable(self.line)
+        return value
+
+    def called(self, function: Any) -> Any:
+        """`function`, which a side calls for an effect. Raises Unjoinable where both sides run and the other might see more of it than of tensors."""
+        if self.undecided and not changes_tensors_only(function):
+            raise Unjoinable(self.line)
+        return function
 
     def added_to(self, x: Any) -> None:
         """`x` is a name's value before `+=` and the like. Raises Unjoinable where that would change an object that both sides see."""

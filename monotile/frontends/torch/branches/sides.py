@@ -82,7 +82,8 @@ def _with_names(s: ast.With) -> frozenset[str]:
 
 
 def may_run(body: Iterable[ast.stmt], *, looped: bool = False) -> bool:
-    """Whether `body` changes nothing but local names and tensors, as far as its text says. looped: it is in a loop of the same side."""
+    """Whether `body` changes nothing but local names and tensors, as far as its text says, and what `guarded` shows to a choice. looped: it is in
+    a loop of the same side."""
     return all(_may_run(s, looped) for s in body)
 
 
@@ -92,16 +93,16 @@ def _may_run(s: ast.stmt, looped: bool) -> bool:
             return True
         case ast.Break() | ast.Continue():
             return looped
+        case ast.Assign([target]) if _is_attribute(target):
+            return True
         case ast.Assign(targets):
             return all(map(_is_target, targets))
         case ast.AnnAssign(target, _, value):
             return isinstance(target, ast.Name) and value is not None
         case ast.AugAssign(target):
             return _is_target(target) or _is_attribute(target)
-        case ast.Expr(ast.Call(ast.Attribute(ast.Name(owner), name))):
-            return owner.startswith(OWN) or _is_in_place(name)
-        case ast.Expr(ast.Call(ast.Attribute(_, name))):
-            return _is_in_place(name)
+        case ast.Expr(ast.Call()):
+            return True
         case ast.If(_, body, orelse):
             return may_run([*body, *orelse], looped=looped)
         case ast.For(target, _, body, orelse):
@@ -135,13 +136,17 @@ def _is_in_place(name: str) -> bool:
 
 
 def guarded(body: Body, choice: str) -> Body:
-    """`body` with what it changes in place shown to `choice`, which refuses what is no tensor (`selection.Choice.changed`)."""
+    """`body` with what it changes in place shown to `choice`, which refuses what is no tensor (`selection.Choice.changed`), as are attributes that it
+    sets (`kept`) and what it calls for nothing but an effect (`called`)."""
     return [new for s in body for new in _guarded(s, choice)]
 
 
 def _guarded(s: ast.stmt, choice: str) -> Body:
     before = Body()
     match s:
+        case ast.Assign([ast.Attribute(ast.Name(owner), name) as target], value):
+            given = [ast.Name(owner, ast.Load()), ast.Constant(name), value]
+            s.value = like(_call(choice, "kept", *given), target)
         case ast.Assign(targets):
             for t in targets:
                 _guard_target(t, choice)
@@ -155,6 +160,8 @@ def _guarded(s: ast.stmt, choice: str) -> Body:
             _guard_target(target, choice)
         case ast.Expr(ast.Call(ast.Attribute(owner) as method)) if _is_in_place(method.attr):
             method.value = _call(choice, "changed", owner)
+        case ast.Expr(ast.Call() as call) if not _is_own(call.func):
+            call.func = _call(choice, "called", call.func)
         case ast.If() | ast.For():
             s.body, s.orelse = guarded(s.body, choice), guarded(s.orelse, choice)
         case ast.With():
@@ -170,9 +177,16 @@ def _guard_target(t: ast.expr, choice: str) -> None:
             x.value = _call(choice, "changed", x.value)
 
 
-def _call(choice: str, method: str, given: ast.expr) -> ast.expr:
-    found = ast.Call(ast.Attribute(ast.Name(choice, ast.Load()), method, ast.Load()), [given], [])
-    return like(found, given) if hasattr(given, "lineno") else found
+def _is_own(function: ast.expr) -> bool:
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return isinstance(function, ast.Name) and function.id.startswith(OWN)
+
+
+def _call(choice: str, method: str, *given: ast.expr) -> ast.expr:
+    function = ast.Attribute(ast.Name(choice, ast.Load()), method, ast.Load())
+    found = ast.Call(function, [*given], [])
+    return like(found, given[0]) if hasattr(given[0], "lineno") else found
 
 
 def like(node: Any, other: ast.AST) -> Any:
