@@ -54,7 +54,8 @@ def test_tokens_of_one_product_for_queries_keys_and_values(kind: str) -> None:
     sizes = {"hidden_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 16, "vocab_size": 30_000}  # fmt: skip
     more = {"num_key_value_heads": 4, "pad_token_id": 0, "intermediate_size": 4096}
     config = getattr(transformers, kind)(**sizes, **(more if kind == "Phi3Config" else {}))
-    model = transformers.AutoModelForCausalLM.from_config(config).cuda().eval()
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = model.cuda().eval().requires_grad_(False)
     ids = torch.randint(0, 30_000, (1, 5), device="cuda")
     lm = monotile.generator(model, capacity=64)
     found = lm.generate(ids, max_new_tokens=24, eos_token_id=[])
