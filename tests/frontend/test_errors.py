@@ -1,14 +1,17 @@
 """A model that cannot be captured says which line is why, and what to do."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import monotile
 from monotile.errors import CaptureError, UnsupportedOperatorError
 from monotile.frontends.torch.capture import capture
+from monotile.frontends.torch.origin import is_users
 
 
 class Call(nn.Module):
@@ -22,6 +25,15 @@ class Call(nn.Module):
 
 
 X = torch.randn(3, 4)
+
+
+def test_no_line_of_ours_is_the_users() -> None:
+    """Of what runs between a model and PyTorch; tests and generation are code as a user's."""
+    root = Path(monotile.__file__).parent
+    front = root / "frontends" / "torch"
+    ours = (root / "dynamo" / "backend.py", front / "branches" / "marks.py", *front.glob("loops/*.py"))  # fmt: skip
+    assert all(path.exists() and not is_users(str(path)) for path in ours)
+    assert is_users(__file__)
 
 
 def test_all_unsupported_operators_in_one_message() -> None:

@@ -7,13 +7,14 @@ import re
 import sysconfig
 import traceback
 from itertools import islice
+from pathlib import Path
 from types import FrameType
 
 import torch
 
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_DYNAMO = os.path.join(os.path.dirname(os.path.dirname(__file__)), "dynamo") + os.sep
+_DYNAMO = str(Path(__file__).parents[2] / "dynamo") + os.sep
 _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
     for n in (
