@@ -74,6 +74,25 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "logdet": (torch.logdet, (positive(4),)),
     "lu_factor": (linalg.lu_factor, (square(2, 4),)),
     "lu_factor of an oblong": (linalg.lu_factor, (right(5, 3),)),
+    "lu": (linalg.lu, (square(2, 4),)),
+    "lu of a wide one": (linalg.lu, (right(3, 5),)),
+    "lu_unpack": (lambda x: torch.lu_unpack(*linalg.lu_factor(x)), (right(5, 3),)),
+    "lu_solve": (
+        lambda x, y: linalg.lu_solve(*linalg.lu_factor(x), y),
+        (square(2, 4), right(4, 3)),
+    ),
+    "lu_solve, turned": (
+        lambda x, y: linalg.lu_solve(*linalg.lu_factor(x), y, adjoint=True),
+        (square(5), right(2, 5, 3)),
+    ),
+    "lu_solve from the right": (
+        lambda x, y: linalg.lu_solve(*linalg.lu_factor(x), y, left=False),
+        (square(5), right(3, 5)),
+    ),
+    "lu_solve from the right, turned": (
+        lambda x, y: linalg.lu_solve(*linalg.lu_factor(x), y, left=False, adjoint=True),
+        (square(5), right(3, 5)),
+    ),
     "solve_triangular": (
         lambda a, b: linalg.solve_triangular(a, b, upper=False),
         (triangle(2, 4), right(2, 4, 3)),

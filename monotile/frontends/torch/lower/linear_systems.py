@@ -15,7 +15,7 @@ from monotile.ir.expr import Axis, Expr, Tensor, cast, const, idx
 Lowering = Callable[..., Any]
 
 
-def _elements(x: Tensor) -> At:
+def elements(x: Tensor) -> At:
     """By an index to which the tensor is broadcast."""
     return lambda *i: element(x, i, x.dtype.compute)
 
@@ -38,7 +38,7 @@ def cholesky(b: Builder, x: Tensor, upper: bool = False, **_: object) -> tuple[T
     """The factor column by column; behind each, what is left loses its outer product."""
     batch, n, _n = matrix_sizes(x)
     wide = x.dtype.compute
-    source = turned(_elements(x)) if upper else _elements(x)
+    source = turned(elements(x)) if upper else elements(x)
 
     def step(b: Builder, j: Axis, states: Sequence[Tensor]) -> Any:
         left, info = states
@@ -95,7 +95,7 @@ def _swapped(x: Tensor, j: Axis, pivot: Tensor) -> At:
     return at
 
 
-def _factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """L and U in one matrix; the row that each step took, from 1; whether the exchanges are an even (1) or odd (-1) permutation; and `info`."""
     batch, m, n = matrix_sizes(x)
     wide = x.dtype.compute
@@ -110,11 +110,11 @@ def _factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             top, own = row(*k, j, j), row(*k, i, j)
             return s.select(s.eq(top, 0), own, s.div(own, top))
 
-        factors = b.emit((*batch, m), wide, factor, part="factors")
+        column = b.emit((*batch, m), wide, factor, part="factors")
 
         def eliminated(*axes: Expr) -> Expr:
             *k, i, c = axes
-            own, f = row(*axes), load(factors, [*k, i])
+            own, f = row(*axes), load(column, [*k, i])
             behind = s.select(s.gt(c, j), s.sub(own, s.mul(f, row(*k, j, c))), own)
             return s.select(s.gt(i, j), s.select(s.eq(c, j), f, behind), own)
 
@@ -129,7 +129,7 @@ def _factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         signs = b.emit(batch, wide, turns, part="sign")
         return (new, signs, _failed(b, info, j, lambda *k: s.eq(row(*k, j, j), 0))), (taken,)
 
-    matrix = b.emit((*batch, m, n), wide, _elements(x), part="matrix")
+    matrix = b.emit((*batch, m, n), wide, elements(x), part="matrix")
     even = b.emit(batch, wide, lambda *_: const(1, wide), part="even")
     start = [matrix, even, _no_failure(b, batch)]
     (found, sign, info), (taken,) = iterated(b, min(m, n), start, step)
@@ -142,12 +142,12 @@ def _factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def lu_factor(b: Builder, x: Tensor, pivot: bool = True, **_: object) -> tuple[Tensor, ...]:
     if not pivot:
         raise Unsupported("pivot=False")
-    found, pivots, _sign, info = _factors(b, x)
+    found, pivots, _sign, info = factors(b, x)
     return found, pivots, info
 
 
 def det(b: Builder, x: Tensor) -> tuple[Tensor, ...]:
-    found, pivots, sign, _info = _factors(b, x)
+    found, pivots, sign, _info = factors(b, x)
 
     def product(*axes: Expr) -> Expr:
         *k, r = axes
@@ -165,7 +165,7 @@ def det(b: Builder, x: Tensor) -> tuple[Tensor, ...]:
 
 
 def slogdet(b: Builder, x: Tensor) -> tuple[Tensor, ...]:
-    found, pivots, sign, _info = _factors(b, x)
+    found, pivots, sign, _info = factors(b, x)
     n, batch = x.shape[-1], x.shape[:-2]
 
     def signs(*axes: Expr) -> Expr:
@@ -230,14 +230,14 @@ def _identity(dtype: DType) -> At:
 def inv(b: Builder, x: Tensor, **_: object) -> tuple[Tensor, Tensor]:
     batch, n, _n = matrix_sizes(x)
     unit = _identity(b.dtype.compute)
-    found, info = _eliminated(b, batch, n, _elements(x), (unit, n))
+    found, info = _eliminated(b, batch, n, elements(x), (unit, n))
     return b.result(found, index=0), info
 
 
 def solve(b: Builder, a: Tensor, right: Tensor, *, left: bool = True, **_: object) -> Any:
     _batch, n, _n = matrix_sizes(a)
     vector = len(right.shape) == 1 or right.shape == a.shape[:-1]
-    matrix, side = _elements(a), _elements(right)
+    matrix, side = elements(a), elements(right)
     ahead = b.shape[:-1] if vector else b.shape[:-2]
     if vector:
         found, _info = _eliminated(b, ahead, n, matrix, (lambda *i: side(*i[:-1]), 1))
@@ -248,11 +248,11 @@ def solve(b: Builder, a: Tensor, right: Tensor, *, left: bool = True, **_: objec
     else:
         found, _info = _eliminated(b, ahead, n, turned(matrix), (turned(side), b.shape[-2]))
         x = b.result(turned(found), index=0)
-    factors, pivots, _sign, info = _factors(b, a)
-    return x, factors, pivots, info
+    both, pivots, _sign, info = factors(b, a)
+    return x, both, pivots, info
 
 
-def _substituted(
+def substituted(
     b: Builder, shape: Sequence[int], matrix: At, right: At, *, upper: bool, unit: bool = False
 ) -> At:
     """The elements of X [..., n, columns] where the triangle of `matrix` times X is `right`: the rows one by one."""
@@ -293,13 +293,11 @@ def solve_triangular(
     unitriangular: bool = False,
 ) -> Tensor:
     matrix_sizes(a)
-    matrix, side, shape = _elements(a), _elements(right), b.shape
+    matrix, side, shape = elements(a), elements(right), b.shape
     if left:
-        return b.result(_substituted(b, shape, matrix, side, upper=upper, unit=unitriangular))
+        return b.result(substituted(b, shape, matrix, side, upper=upper, unit=unitriangular))
     shape = (*shape[:-2], shape[-1], shape[-2])
-    found = _substituted(
-        b, shape, turned(matrix), turned(side), upper=not upper, unit=unitriangular
-    )
+    found = substituted(b, shape, turned(matrix), turned(side), upper=not upper, unit=unitriangular)
     return b.result(turned(found))
 
 
@@ -312,22 +310,22 @@ def triangular_solve(
     unitriangular: bool = False,
 ) -> tuple[Tensor, Tensor]:
     matrix_sizes(a)
-    matrix = turned(_elements(a)) if transpose else _elements(a)
-    found = _substituted(
-        b, b.shape, matrix, _elements(right), upper=upper != transpose, unit=unitriangular
+    matrix = turned(elements(a)) if transpose else elements(a)
+    found = substituted(
+        b, b.shape, matrix, elements(right), upper=upper != transpose, unit=unitriangular
     )
-    return b.result(found, index=0), b.result(_elements(a), index=1)
+    return b.result(found, index=0), b.result(elements(a), index=1)
 
 
 def _by_cholesky(b: Builder, factor: Tensor, right: At, upper: bool) -> Tensor:
     matrix_sizes(factor)
-    lower = turned(_elements(factor)) if upper else _elements(factor)
-    half = _substituted(b, b.shape, lower, right, upper=False)
-    return b.result(_substituted(b, b.shape, turned(lower), half, upper=True))
+    lower = turned(elements(factor)) if upper else elements(factor)
+    half = substituted(b, b.shape, lower, right, upper=False)
+    return b.result(substituted(b, b.shape, turned(lower), half, upper=True))
 
 
 def cholesky_solve(b: Builder, right: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
-    return _by_cholesky(b, factor, _elements(right), upper)
+    return _by_cholesky(b, factor, elements(right), upper)
 
 
 def cholesky_inverse(b: Builder, factor: Tensor, upper: bool = False) -> Tensor:
