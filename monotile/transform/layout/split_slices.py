@@ -30,6 +30,7 @@ from monotile.ir.expr import (
     mul,
     substitute,
 )
+from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Program, Scatter, Statement, statements
 from monotile.ir.verify import verify
 from monotile.transform.names import Names
@@ -137,13 +138,28 @@ def _joined(slices: Iterable[tuple[int, Shape]]) -> Iterator[Slices]:
 
 
 def _run(place: Affine) -> Shape | None:
-    """The extents of axes that walk neighbours one after the other; None if they do not."""
+    """How many heads axes walk, one after the other, and of how many elements, among which the rest of the place is; or what one axis walks. None if
+    they do not."""
+    terms = sorted(place.terms, key=lambda term: -term[1])
+    if len(terms) == 1:
+        ((atom, step),) = terms
+        return (atom.extent,) if isinstance(atom, Axis) and step == 1 else None
+    for count in range(len(terms) - 1, 0, -1):
+        extents, head = _heads(terms[:count]), terms[count - 1][1]
+        inside = interval(Affine(tuple(terms[count:])).expr)
+        if extents and inside is not None and 0 <= inside.lo and inside.hi < head:
+            return (*extents, head)
+    return None
+
+
+def _heads(terms: Sequence[tuple[Expr, int]]) -> Shape | None:
+    """The extents of axes that walk neighbours of the last one's step."""
     extents: list[int] = []
-    for atom, step in sorted(place.terms, key=lambda term: term[1]):
-        if not isinstance(atom, Axis) or step != math.prod(extents):
+    for atom, step in reversed(terms):
+        if not isinstance(atom, Axis) or step != terms[-1][1] * math.prod(extents):
             return None
         extents.append(atom.extent)
-    return (*reversed(extents),) if extents else None
+    return (*reversed(extents),)
 
 
 def _split(program: Program, found: Found, simplified: Simplified) -> Program:
