@@ -95,6 +95,7 @@ def test_the_projection_s_stages_write_the_cache(model: Decoder) -> None:
         for stage in stages_in(fast.plan.body)
         if any("index_put" in n for s in stage.steps for n in s.computes)
     ]
-    assert writing and all(streams(stage.steps[0]) for stage in writing)
+    assert writing
+    assert all(streams(stage.steps[0]) for stage in writing)
     for seed in (1, 2):
         torch.testing.assert_close(fast(*call(4), seed=seed)[0], right.float(), rtol=1e-5, atol=1e-5)  # fmt: skip

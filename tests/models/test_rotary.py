@@ -52,6 +52,7 @@ KINDS = ("halves, two sequences", "pairs in a part of heads")
 FUSED = {
     "x @ w": lambda: transformers.GPT2Config(vocab_size=WORDS, n_embd=256, n_head=8, n_layer=2, n_positions=64),
     "halves, in one product": lambda: transformers.Phi3Config(pad_token_id=0, intermediate_size=320, **SIZES),
+    "one head of keys": lambda: transformers.GPTBigCodeConfig(vocab_size=WORDS, n_embd=256, n_head=8, n_layer=2, n_positions=64),
     "fewer heads of keys": lambda: transformers.Phi3Config(pad_token_id=0, **GROUPED),
 }  # fmt: skip
 

@@ -114,20 +114,27 @@ def _named(name: str, each: Sequence[Slices], names: Names) -> Sequence[Slices]:
 
 def _slices(places: Iterable[Expr], size: int) -> Sequence[Slices] | None:
     """The slices at whose `places` a row of `size` elements is read, or beside them in a head; None if these are not all of it, or it is one."""
-    read = {(a.constant, _run(a)) for a in map(affine, places)}
-    runs = [run for _, run in read if run is not None]
-    if len(runs) < len(read) or len({run[1:] for run in runs}) != 1:
+    read = _read(places)
+    if len({run[1:] for _, run in read}) != 1:
         return None
-    rest = runs[0][1:]
+    rest = next(iter(read))[1][1:]
     head = math.prod(rest)
-    exact = sorted((start, run) for start, run in read if run is not None and start % head == 0)
+    exact = sorted((start, run) for start, run in read if start % head == 0)
     near = all(any(abs(start - s) < head and run == r for s, r in exact) for start, run in read)
     ends = list(itertools.accumulate(math.prod(run) for _, run in exact))
     if not near or len(exact) < 2 or [start for start, _ in exact] != [0, *ends[:-1]] or ends[-1] != size:  # fmt: skip
         return None
-    if not rest and len(set(runs)) > 1:
+    if not rest and len({run for _, run in read}) > 1:
         return None
     return (*_joined(exact),)
+
+
+def _read(places: Iterable[Expr]) -> set[tuple[int, Shape]]:
+    """Where each place begins, and the shape that it walks, be it that of one head; nothing where one walks no such shape."""
+    found = {(a.constant, _run(a)) for a in map(affine, places)}
+    heads = {run[1:] for _, run in found if run is not None and len(run) > 1}
+    read = {(start, (1, *run) if {run} == heads else run) for start, run in found if run}
+    return read if len(read) == len(found) else set()
 
 
 def _joined(slices: Iterable[tuple[int, Shape]]) -> Iterator[Slices]:
