@@ -34,7 +34,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     method = _method(found, vectors, -(-rows // target.workers), target)
     if method is None:
         return
-    tile = tile_of(found, method, rows, target)
+    tile = _tile(found, method, rows, target)
     dims = (Dim(found.n, rows, tile, 0),)
     if found.m:
         dims += (Dim(found.m, vectors, vectors, None),)
@@ -65,7 +65,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     return step, _seconds(found, method, (rows, vectors), len(site.step), target)
 
 
-def tile_of(found: Problem, method: Streamed, rows: int, target: Target) -> int:
+def _tile(found: Problem, method: Streamed, rows: int, target: Target) -> int:
     """Rows of the matrix, or columns of one that the sum goes across, of a task."""
     if isinstance(method, GemvColumns):
         return min(rows, columns.of_task(found, method))

@@ -16,17 +16,15 @@ from monotile.analysis.affine import offset
 from monotile.analysis.contraction import contraction
 from monotile.ir.expr import (
     Axis,
-    Expr,
     Load,
     axes_of,
-    binary,
     const,
-    idx,
     loads,
     map_loads,
     substitute,
 )
 from monotile.ir.program import Compute, Program, Statement
+from monotile.transform.layout.parts import apart
 from monotile.transform.rewrite import map_program
 from monotile.transform.simplify.simplify import simplify_compute
 
@@ -49,13 +47,9 @@ def _joined(s: Statement) -> Statement:
         return s
     if not all(_in_a_row(x, s.reduce) for x in loads(s.body)):
         return s  # in part: a window, of whose channels others may lie side by side
-    r = Axis(s.reduce[0].name, prod(a.extent for a in s.reduce))
-    at: dict[str, Expr] = {}
-    size = 1
-    for axis in reversed(s.reduce):
-        rest = binary("floordiv", r, idx(size))
-        size *= axis.extent
-        at[axis.name] = rest if size == r.extent else binary("mod", rest, idx(axis.extent))
+    extents = [a.extent for a in s.reduce]
+    r = Axis(s.reduce[0].name, prod(extents))
+    at = {a.name: e for a, e in zip(s.reduce, apart(r, extents), strict=True)}
     return simplify_compute(msgspec.structs.replace(s, reduce=(r,), body=substitute(s.body, at)))
 
 

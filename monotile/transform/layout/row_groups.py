@@ -28,6 +28,7 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.program import Compute, Ends, compute
+from monotile.transform.layout.parts import apart, joined
 from monotile.transform.names import Names
 
 BLOCKS = (16, 32, 64, 128)  # rows of a block
@@ -68,20 +69,11 @@ class Choice(NamedTuple):
 
     def at(self, row: Expr) -> list[Expr]:
         """A row's number along each of the axes."""
-        found: list[Expr] = []
-        step = self.rows
-        for extent in self.shape:
-            step //= extent
-            outer = binary("floordiv", row, idx(step))
-            found.append(binary("mod", outer, idx(extent)) if found else outer)
-        return found
+        return apart(row, self.shape)
 
     def flat(self, at: Sequence[Expr]) -> Expr:
         """The row of these numbers."""
-        row: Expr = idx(0)
-        for i, extent in zip(at, self.shape, strict=True):
-            row = add(mul(row, idx(extent)), i)
-        return row
+        return joined(at, self.shape)
 
     def of(self, row: Expr) -> Expr:
         """What it chooses; beyond all choices where there is no such row in the call."""

@@ -24,17 +24,14 @@ from monotile.ir.expr import (
     Expr,
     Load,
     Tensor,
-    add,
     axes_of,
-    binary,
-    idx,
     loads,
     map_loads,
-    mul,
     substitute,
     walk,
 )
 from monotile.ir.program import Compute, Program, Scatter, Statement, statements
+from monotile.transform.layout.parts import apart, joined
 from monotile.transform.rewrite import map_exprs, map_program
 from monotile.transform.simplify.simplify import factors_kept, simplify_compute, simplify_expr
 
@@ -201,10 +198,7 @@ class _Split:
         shape = tuple(a.extent for a in s.axes)
         shape = (*shape[:position], *parts, *shape[position + 1 :])
         axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(shape))
-        inner = axes[position : position + len(parts)]
-        whole: Expr = idx(0)
-        for a in inner:
-            whole = add(mul(whole, idx(a.extent)), a)
+        whole = joined(axes[position : position + len(parts)], parts)
         kept = (*axes[:position], whole, *axes[position + len(parts) :])
         names: dict[str, Expr] = {a.name: e for a, e in zip(s.axes, kept, strict=True)}
 
@@ -229,9 +223,5 @@ class _Split:
             return x
         position, parts = self.places[x.tensor.name].position, self.parts(x.tensor.name)
         before, at, after = x.index[:position], x.index[position], x.index[position + 1 :]
-        index = list[Expr]()
-        for k, n in enumerate(parts):
-            here = binary("floordiv", at, idx(math.prod(parts[k + 1 :])))
-            index.append(binary("mod", here, idx(n)) if k else here)
         shape = (*x.tensor.shape[:position], *parts, *x.tensor.shape[position + 1 :])
-        return Load(Tensor(x.tensor.name, shape, x.dtype), (*before, *index, *after))
+        return Load(Tensor(x.tensor.name, shape, x.dtype), (*before, *apart(at, parts), *after))

@@ -23,16 +23,15 @@ from monotile.ir.expr import (
     Load,
     Tensor,
     add,
-    binary,
     idx,
     loads,
     map_loads,
-    mul,
     substitute,
 )
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Program, Scatter, Statement, statements
 from monotile.ir.verify import verify
+from monotile.transform.layout.parts import apart, joined
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 from monotile.transform.simplify.simplify import factors_kept, simplify_expr
@@ -140,8 +139,8 @@ def _read(places: Iterable[Expr]) -> set[tuple[int, Shape]]:
 def _joined(slices: Iterable[tuple[int, Shape]]) -> Iterator[Slices]:
     """Neighbours of one shape together."""
     for shape, each in itertools.groupby(slices, key=lambda s: s[1]):
-        starts = [start for start, _ in each]
-        yield Slices(starts[0], len(starts), shape)
+        first, *more = (start for start, _ in each)
+        yield Slices(first, 1 + len(more), shape)
 
 
 def _run(place: Affine) -> Shape | None:
@@ -186,9 +185,7 @@ def _statements(s: Statement, found: Found, simplified: Simplified) -> Iterator[
     for each in found[s.out.name]:
         out = each.of(s.out)
         new = tuple(Axis(f"i{k}", n) for k, n in enumerate(out.shape))
-        place: Expr = idx(0)
-        for a in new[len(axes) :]:
-            place = add(mul(place, idx(a.extent)), a)
+        place = joined(new[len(axes) :], out.shape[len(axes) :])
         places = {a.name: e for a, e in zip(axes, new, strict=False)}
         body = substitute(s.body, places | {last.name: add(place, idx(each.begin))})
         made = Compute(out, new, s.reduce, s.combiner, simplified(body), s.origin)
@@ -211,21 +208,11 @@ def _load(x: Load, found: Found) -> Load:
         return x
     place = affine(x.index[-1])
     each = _slices_at(place, found[x.tensor.name])
-    tensor = each.of(x.tensor)
-    parts = (each.count, *each.shape)
     here = (place + Affine((), -each.begin)).expr
-    index = list[Expr]()
-    for k, n in enumerate(parts):
-        quotient = binary("floordiv", here, idx(math.prod(parts[k + 1 :])))
-        index.append(binary("mod", quotient, idx(n)) if k else quotient)
-    return Load(tensor, (*x.index[:-1], *index))
+    return Load(each.of(x.tensor), (*x.index[:-1], *apart(here, (each.count, *each.shape))))
 
 
 def _slices_at(place: Affine, slices: Sequence[Slices]) -> Slices:
     """Those that a place is in, or beside whose place in a head it is."""
     head = math.prod(slices[0].shape[1:])
-    return (
-        next(s for s in slices if place.constant < s.end - s.width + head)
-        if len(slices) > 1
-        else slices[0]
-    )
+    return next(s for s in slices if place.constant < s.end - s.width + head)
