@@ -77,15 +77,14 @@ def chains(body: Body, pairs: Iterable[tuple[str, str]], given: Iterable[str]) -
 
 def _can_be_ordered(body: Body, found: Chains) -> bool:
     """Whether the statements have an order in which the first update of each old value comes after all its other readers."""
-    writers = {old: made[0] for old, made in found.items()}
-    order: TopologicalSorter[str] = TopologicalSorter()
-    for s in body:
+    at = {t.name: k for k, s in enumerate(body) for t in defined(s)}
+    writers = {old: at[made[0]] for old, made in found.items()}
+    order: TopologicalSorter[int] = TopologicalSorter()
+    for k, s in enumerate(body):
         reads = [t.name for t in used(s)]
-        made = {t.name for t in defined(s)}
-        for name in made:
-            order.add(name, *reads)
-            for writer in {writers[r] for r in reads if r in writers} - made:
-                order.add(writer, name)
+        order.add(k, *(at[r] for r in reads if r in at))
+        for writer in {writers[r] for r in reads if r in writers} - {k}:
+            order.add(writer, k)
     try:
         order.prepare()
     except CycleError:

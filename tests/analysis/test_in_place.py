@@ -9,7 +9,7 @@ from monotile.analysis.in_place import (
 )
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, const, idx
-from monotile.ir.program import Carry, Loop, Program, Scatter, Statement, Weight, compute
+from monotile.ir.program import Carry, Loop, Program, Scatter, Stack, Statement, Weight, compute
 
 F32 = DType.F32
 TABLE = Weight(Tensor("table", (3, 4), F32), ("a", "b", "c"), 1)
@@ -95,3 +95,14 @@ def test_a_loop_inside_that_updates() -> None:
     program = Program((), (TABLE,), (outer,), (outer.carried[0].out,), ("table",))
     assert set(scatters_of(program, "end")) == {"inner"}
     assert tables_of(program)["inner"] == 1
+
+
+def test_what_needs_the_old_value_and_another_result_of_the_loop_inside() -> None:
+    update = scatter("inner", "before", idx(0))
+    count = compute(Tensor("count", (), F32), lambda: const(1.0, F32))
+    stack = Stack(count.out, Tensor("counts", (2,), F32))
+    carry = Carry(tensor("old"), tensor("before"), tensor("inner"), tensor("new"))
+    inner = Loop(Axis("m", 2), (carry,), (stack,), (update, count))
+    both = compute(Tensor("sum", (2,), F32), lambda i: add(Load(tensor("old"), (LAYER, i)), Load(stack.out, (i,))))  # fmt: skip
+    assert carried_in_place(looped(inner))
+    assert not carried_in_place(looped(inner, both))
