@@ -27,7 +27,7 @@ from monotile.plan.parts import (
     read_part,
     written_part,
 )
-from monotile.plan.places import BoxDim, Place, Shared
+from monotile.plan.places import BoxDim, Place, Shared, replicas_in
 from monotile.plan.walk import with_bodies
 from monotile.schedule.keys import digest_stages
 from monotile.targets.target import Target
@@ -182,7 +182,7 @@ class _Hander:
         stage, out = stages[number], list[_Wanted]()
         for name in names_read(stage, self.computes):
             message = source.get(name, name)
-            if name not in made and name not in source:
+            if (name not in made and name not in source) or self._is_own(name):
                 continue
             maker = made.get(message)
             if maker is None or (name == message and maker >= number):
@@ -195,6 +195,10 @@ class _Hander:
                     return None
                 out.append(wanted)
         return out
+
+    def _is_own(self, name: str) -> bool:
+        """Whether every worker has it for itself."""
+        return any(replicas_in(p) for p in self.places[name])
 
     def _possible(self, w: "_Wanted", maker: Stage) -> bool:
         """Whether the steps can read it on chip, values can carry a tag, and all of it is made."""

@@ -1,92 +1,103 @@
 """What is small and read by streamed products is made by every worker for itself, on chip: a barrier of the block in place of the grid's,
 and no vector to fetch from the last-level cache. A normalisation of one row is such a stage, or what combines the parts of an attention.
+
+So is what such stages alone hand to each other, through loops too: where a sum is normalised before it is added to the residual stream
+(Gemma, OLMo 2), every worker has the whole stream for itself.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
-from monotile.ir.program import Compute, Loop, Program, Scatter, is_snapshot, statements, used
-from monotile.plan.nodes import PlanNode, Stage, Step
-from monotile.plan.places import Place, Register, Replica, Workspace
+from monotile.analysis.in_place import carried_in_place
+from monotile.ir.program import (
+    Branch,
+    Compute,
+    Loop,
+    Program,
+    Scatter,
+    defined,
+    is_snapshot,
+    looked_at,
+    statements,
+    used,
+    wholes,
+)
+from monotile.plan.nodes import Body, Stage, Step
+from monotile.plan.places import Place, Register, Replica, Rotate, Workspace
 from monotile.plan.streams import streams
-from monotile.plan.walk import stages_in, with_bodies
+from monotile.plan.walk import each_stage, stages_in
+from monotile.schedule.replica_places import Held, Room, Traffic
 from monotile.targets.target import Target
 
-MOST = 1 << 14  # bytes of a stage's results
+MOST = 1 << 14  # bytes of a stage's results, and of all that loops carry
 ALIGN = 128
 Statements = Mapping[str, Compute | Scatter]
 Places = dict[str, tuple[Place, ...]]
 
 
 def replicate(
-    body: tuple[PlanNode, ...],
+    body: Body,
     program: Program,
     computes: Statements,
     places: Places,
     on_chip: int,
     target: Target,
-) -> tuple[tuple[PlanNode, ...], Places, int]:
+) -> tuple[Body, Places, int]:
     """`body` with such stages run everywhere, where their results lie then, and the on-chip bytes of a worker."""
     if not any(streams(step) for stage in stages_in(body) for step in stage.steps):
         return body, places, on_chip
-    found = _Replicas(program, computes, places, target)
-    nodes = found.nodes(body, -(-on_chip // ALIGN) * ALIGN)
-    return nodes, found.places, max(on_chip, found.end)
+    loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
+    traffic = Traffic(computes, loops)
+    families = _Chosen(body, program, traffic, places, target).families()
+    if not families:
+        return body, places, on_chip
+    own = {name: stage for f in families for name, stage in f.stages.items()}
+    body = each_stage(
+        body,
+        lambda s: msgspec.structs.replace(own[s.name], everywhere=True) if s.name in own else s,
+    )
+    room = Room(traffic, on_chip, ALIGN)
+    values = [v for f in families for v in f.values]
+    room.carry([v for v in values if v.carried])
+    room.pass_on(body, [v for v in values if not v.carried])
+    moved = {n: tuple(_moved(p, room.at) for p in found) for n, found in places.items()}
+    return body, moved, room.end
 
 
-class _Replicas:
-    """end: of the bytes on chip that all results get."""
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """Values that every worker has for itself, all or none. stages: those that make them, by name, run everywhere."""
+
+    stages: dict[str, Stage]
+    values: list[Held]
+
+
+class _Chosen:
+    """shared: by the name of a tensor, those that have places with it. able: stages of one task that may run everywhere, by name. maker: of a tensor, the name of its stage. readers: the stages that load it."""
 
     def __init__(
-        self, program: Program, computes: Statements, places: Places, target: Target
+        self,
+        body: Body,
+        program: Program,
+        traffic: Traffic,
+        places: Places,
+        target: Target,
     ) -> None:
-        self.computes, self.places, self.end = computes, {**places}, 0
-        self.target = target
-        self.handed = {t.name for t in program.outputs}
-        # A snapshot has one value, whoever reads it.
-        self.handed |= {n for n, s in computes.items() if is_snapshot(s, program.changing)}
-        for s in statements(program.body):
-            if not isinstance(s, (Compute, Scatter)):
-                self.handed |= {t.name for t in used(s)}
-            if isinstance(s, Loop):
-                self.handed |= {c.result.name for c in s.carried} | {
-                    k.value.name for k in s.stacked
-                }
-
-    def nodes(self, body: Sequence[PlanNode], at: int) -> tuple[PlanNode, ...]:
-        """at: the byte on chip from which on results may lie: behind those of the bodies around."""
-        out: list[PlanNode] = []
-        taken: list[tuple[int, int, int]] = []  # until which node, from which byte, to which
-        for number, node in enumerate(body):
-            busy = [t for t in taken if t[0] >= number]
-            if not isinstance(node, Stage):
-                behind = max([at, *(high for _, _, high in busy)])
-                out.append(with_bodies(node, lambda inner, at=behind: self.nodes(inner, at)))
-                continue
-            whole = self._as_one_task(node)
-            names = self._results(whole)
-            sizes = [-(-self.computes[n].out.nbytes // ALIGN) * ALIGN for n in names]
-            if not names or sum(sizes) > MOST or not self._wanted(names, body[number + 1 :], body):
-                out.append(node)
-                continue
-            low = _room(busy, at, sum(sizes))
-            taken.append((self._last_reader(names, body), low, low + sum(sizes)))
-            self.end = max(self.end, low + sum(sizes))
-            for name, size in zip(names, sizes, strict=True):
-                self.places[name] = (Replica(low),)
-                low += size
-            out.append(msgspec.structs.replace(whole, everywhere=True))
-        return tuple(out)
-
-    def _last_reader(self, names: Sequence[str], body: Sequence[PlanNode]) -> int:
-        """The number of the last node that reads one of `names`."""
-        steps = ((k, s) for k, n in enumerate(body) for stage in stages_in((n,)) for s in stage.steps)  # fmt: skip
-        return max(k for k, step in steps if self._reads(step, names))
-
-    def _reads(self, step: Step, names: Sequence[str]) -> bool:
-        return any(t.name in names for n in step.computes for t in used(self.computes[n]))
+        self.body, self.traffic, self.computes = body, traffic, traffic.computes
+        self.places, self.target = places, target
+        self.handed = frozenset(_handed(program, self.computes, body))
+        self.shared = _shared(places)
+        self.maker = {n: s.name for s in stages_in(body) for n in traffic.made(s)}
+        self.readers: dict[str, list[Stage]] = {}
+        for stage in stages_in(body):
+            for name in traffic.read(stage):
+                self.readers.setdefault(name, []).append(stage)
+        whole = ((s.name, self._as_one_task(s)) for s in stages_in(body))
+        self.able = {name: s for name, s in whole if self._is_able(s)}
+        self._settle()
 
     def _as_one_task(self, stage: Stage) -> Stage:
         """A stage of single elements as one task, if all that it reads comes to each worker in less time than the hand-off takes; else as it is."""
@@ -95,7 +106,8 @@ class _Replicas:
         (step,) = stage.steps
         made = [self.computes[n] for n in step.computes]
         single = all(isinstance(s, Compute) and s.combiner is None for s in made)
-        read = {t.name: t.nbytes for s in made for t in used(s)}
+        size = max(s.out.size for s in made)
+        read = {t.name: min(t.size, size) * t.dtype.itemsize for s in made for t in used(s)}
         seconds = sum(read.values()) * self.target.workers / self.target.l2_bandwidth
         if not single or not step.method.light or seconds > self.target.barrier_seconds:
             return stage
@@ -105,40 +117,162 @@ class _Replicas:
         steps = (msgspec.structs.replace(step, dims=dims),)
         return msgspec.structs.replace(stage, grid=tuple(1 for _ in stage.grid), steps=steps)
 
-    def _results(self, stage: Stage) -> list[str]:
-        """What the one task of a stage stores, if that is nothing but results in the workspace; else nothing."""
-        names = [n for step in stage.steps for n in step.computes]
-        stored = [n for n in names if not all(isinstance(p, Register) for p in self.places[n])]
-        plain = all(
-            isinstance(self.computes[n], Compute)
-            and n not in self.handed
-            and all(isinstance(p, Workspace) for p in self.places[n])
-            for n in stored
-        )
+    def _is_able(self, stage: Stage) -> bool:
+        """Whether its one task stores nothing but small results in the workspace."""
+        stored = self._stored(stage)
+        plain = all(isinstance(self.computes[n], Compute) and self._slots(n) for n in stored)
         whole = math.prod(stage.grid) == 1 and not any(map(streams, stage.steps))
-        return stored if whole and plain else []
+        small = sum(_size(self.computes[n]) for n in stored) <= MOST
+        return bool(stored) and plain and whole and small
 
-    def _wanted(
-        self, names: Sequence[str], later: Sequence[PlanNode], body: Sequence[PlanNode]
-    ) -> bool:
-        """Whether streamed products of later stages read the results, and nobody else does."""
-        readers = 0
-        for stage in stages_in(tuple(body)):
-            for step in stage.steps:
-                if not self._reads(step, names):
-                    continue
-                if {n for s in stage.steps for n in s.computes} & set(names):
-                    continue  # the stage itself
-                if not streams(step) or stage not in later:
-                    return False
-                readers += 1
-        return readers > 0
+    def _stored(self, stage: Stage) -> list[str]:
+        made = [n for step in stage.steps for n in step.computes]
+        return [n for n in made if not all(isinstance(p, Register) for p in self.places[n])]
+
+    def _slots(self, name: str) -> tuple[int, ...]:
+        """The places in the workspace that `name` may lie in; () if it lies elsewhere as well."""
+        found = self.places[name]
+        return _offsets(found[0]) or () if len(found) == 1 else ()
+
+    def _names(self, stage: Stage) -> frozenset[str]:
+        """What shares places with its results."""
+        return frozenset(n for x in self._stored(stage) for n in self.shared[x])
+
+    def _settle(self) -> None:
+        """Leaves in `able` what nobody else reads, and nobody else makes."""
+        before = -1
+        while before != len(self.able):
+            before = len(self.able)
+            self.able = {
+                k: s for k, s in self.able.items() if all(map(self._may_lie, self._names(s)))
+            }
+
+    def _may_lie(self, name: str) -> bool:
+        made = name not in self.maker or self.maker[name] in self.able
+        readers = self.readers.get(name, ())
+        return (
+            made
+            and name not in self.handed
+            and bool(self._slots(name))
+            and all(s.name in self.able or self._is_streamed(s, name) for s in readers)
+        )
+
+    def _is_streamed(self, stage: Stage, name: str) -> bool:
+        """Whether streamed products alone read it there."""
+        return all(streams(step) for step in stage.steps if self._reads(step, name))
+
+    def _reads(self, step: Step, name: str) -> bool:
+        return any(t.name == name for n in step.computes for t in used(self.computes[n]))
+
+    def families(self) -> list[_Family]:
+        """Those that streamed products read; of what loops carry as much as there is room for."""
+        found = list(self._families())
+        for f in found:
+            if sum(v.nbytes for v in f.values if v.carried) > MOST:
+                large = {n for v in f.values if v.carried for n in v.names}
+                self.able = {
+                    k: s for k, s in self.able.items() if large.isdisjoint(self._stored(s))
+                }
+                self._settle()
+                return self.families()
+        return [f for f in found if self._is_read(f)]
+
+    def _families(self) -> Iterator[_Family]:
+        near: dict[str, set[str]] = {name: {name} for name in self.able}
+        for stage in self.able.values():
+            for n in self._names(stage):
+                others = {s.name for s in self.readers.get(n, ())} | {self.maker.get(n, stage.name)}
+                for other in others & near.keys():
+                    near[stage.name].add(other)
+                    near[other].add(stage.name)
+        for names in _components(near):
+            stages = {n: s for n, s in self.able.items() if n in names}
+            held = {self.shared[n] for s in stages.values() for n in self._stored(s)}
+            yield _Family(stages, sorted(map(self._value, held), key=lambda v: v.offsets))
+
+    def _value(self, names: frozenset[str]) -> Held:
+        size = max(_size(self.computes[n]) for n in names if n in self.computes)
+        offsets = tuple(sorted({o for n in names for o in self._slots(n)}))
+        return Held(names, offsets, size, self.traffic.one_after_another(self.body, names))
+
+    def _is_read(self, f: _Family) -> bool:
+        """Whether one of its values is read by others than its stages: streamed products."""
+        names = {n for v in f.values for n in v.names}
+        return any(s.name not in f.stages for n in names for s in self.readers.get(n, ()))
 
 
-def _room(busy: Sequence[tuple[int, int, int]], at: int, size: int) -> int:
-    """The first byte from `at` on behind which so many are free."""
-    for _, low, high in sorted(busy, key=lambda t: t[1]):
-        if at + size <= low:
-            break
-        at = max(at, high)
-    return at
+def _components(near: Mapping[str, Iterable[str]]) -> Iterator[frozenset[str]]:
+    """The sets of names that are near each other, directly or not."""
+    left = dict.fromkeys(near)
+    while left:
+        todo = [next(iter(left))]
+        found = set(todo)
+        while todo:
+            more = set(near[todo.pop()]) - found
+            found |= more
+            todo += more
+        left = {n: None for n in left if n not in found}
+        yield frozenset(found)
+
+
+def _shared(places: Places) -> dict[str, frozenset[str]]:
+    """By each tensor in the workspace those that share places with it, or with one that does."""
+    near: dict[str, set[str]] = {}
+    first: dict[int, str] = {}
+    for name, found in places.items():
+        for offset in (x for p in found for x in _offsets(p) or ()):
+            other = first.setdefault(offset, name)
+            near.setdefault(name, set()).add(other)
+            near[other].add(name)
+    return {n: names for names in _components(near) for n in names}
+
+
+def _size(s: Compute | Scatter) -> int:
+    return -(-s.out.nbytes // ALIGN) * ALIGN
+
+
+def _offsets(p: Place) -> tuple[int, ...] | None:
+    """Where it may be in the workspace; None if elsewhere too."""
+    match p:
+        case Workspace(offset):
+            return (offset,)
+        case Rotate(_, _, _, places, first, last):
+            found = [_offsets(q) for q in (*places, first, last) if q is not None]
+            return None if None in found else tuple(o for x in found if x is not None for o in x)
+        case _:
+            return None
+
+
+def _moved(p: Place, at: Mapping[int, int]) -> Place:
+    """`p` on chip. at: the bytes there, by the place in the workspace."""
+    match p:
+        case Workspace(offset) if offset in at:
+            return Replica(at[offset])
+        case Rotate(_, _, _, (a, b), first, last):
+            ends = [None if q is None else _moved(q, at) for q in (first, last)]
+            both = (_moved(a, at), _moved(b, at))
+            if {*both, *ends} - {None} == {both[0]}:
+                return both[0]
+            return msgspec.structs.replace(p, places=both, first=ends[0], last=ends[1])
+        case _:
+            return p
+
+
+def _handed(program: Program, computes: Statements, body: Body) -> Iterator[str]:
+    """What is read other than by Loads, or has one value whoever reads it."""
+    yield from (t.name for t in program.outputs)
+    yield from (n for n, s in computes.items() if is_snapshot(s, program.changing))
+    for stage in stages_in(body):
+        yield from (x.size for x in stage.live)
+        yield from (n for step in stage.steps for b in step.bounds for n in (b.first, b.last))
+    for s in statements(program.body):
+        yield from (t.name for t in looked_at(s))
+        match s:
+            case Compute():
+                pass
+            case Scatter() | Branch():
+                yield from (t.name for t in (*wholes(s), *defined(s)))
+            case Loop():
+                carried = s.carried if s.ends_early else carried_in_place(s)
+                yield from (t.name for c in carried for t in (c.init, c.param, c.result, c.out))
+                yield from (t.name for k in s.stacked for t in (k.value, k.out))

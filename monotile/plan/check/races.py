@@ -106,6 +106,7 @@ class _Replay:
                         for stage in node.body:
                             assert isinstance(stage, Stage)
                             self._handed(node, stage, {**iterations, node.axis: i})
+                        self._turned(node, i)
                 case Repeat():
                     self._repeat(node, iterations)
                 case Choose(index, bodies):
@@ -135,6 +136,7 @@ class _Replay:
                     self._stage(node, here, brought_to(node, loop, here))
                 else:
                     self._walk((node,), here)
+            self._turned(loop, i)
         if loop.predicate:
             last = {**iterations, loop.axis: len(replayed(loop))}
             self._look(what, loop, last, loop.again)
@@ -143,6 +145,10 @@ class _Replay:
             written = self.now.written
             self.now = _Done.any_of([*ends, self.now])
             self.now.written = written
+
+    def _turned(self, loop: Repeat, iteration: int) -> None:
+        last = iteration == replayed(loop)[-1]
+        self.now.holds = self.owners.turned(self.now.holds, loop.axis, last=last)
 
     def _look(
         self, what: str, node: Repeat | Choose, iterations: dict[str, int], handoff: Handoff

@@ -1,13 +1,24 @@
 """Whose value bytes hold: a tensor is read only where nobody else's was written since.
 
 Tensors that hand a value to each other (what a loop carries, what sides of a branch give, what a Scatter updates, a state and its new value)
-count as one. What is handed on in which iteration the walk of the Plan sees by the bytes; here it is about strangers that share memory.
+count as one. What is handed on in which iteration the walk of the Plan sees by the bytes; here it is about strangers that share memory. Only what a loop
+carries in one place, without updating it there, has an owner for each of its names.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
+from monotile.analysis.in_place import carried_in_place
 from monotile.ir.expr import Tensor
-from monotile.ir.program import Branch, Loop, Program, Scatter, Statement, statements, updates
+from monotile.ir.program import (
+    Branch,
+    Carry,
+    Loop,
+    Program,
+    Scatter,
+    Statement,
+    statements,
+    updates,
+)
 from monotile.plan.access import Bytes, FirstIterations, overlap, resolve
 from monotile.plan.places import Place, Rotate
 
@@ -20,11 +31,14 @@ class Owners:
     def __init__(self, program: Program, places: Mapping[str, tuple[Place, ...]]) -> None:
         self._of: dict[str, str] = {}
         self._rooms: dict[str, tuple[Bytes, ...]] = {}
+        self._still: dict[str, tuple[Carry, ...]] = {}
         for s in statements(program.body):
-            for tensors in _one_value(s):
+            still = tuple(_carried_in_one_place(s, places)) if isinstance(s, Loop) else ()
+            for tensors in _one_value(s, still):
                 self._join(tensors)
             if isinstance(s, Loop):
                 self._rooms[s.axis.name] = tuple(_rooms(s, places))
+                self._still[s.axis.name] = still
         for u in updates(program):
             self._join((u.result, *u.old))
 
@@ -53,15 +67,34 @@ class Owners:
     def entered(self, holds: Holds, axis: str) -> Holds:
         """`holds` as the loop begins: what it carries from iteration to iteration, and stacks, has room that was anyone's before."""
         rooms = self._rooms.get(axis, ())
-        return [(b, o) for b, o in holds if not any(overlap(b, r) for r in rooms)]
+        left = [(b, o) for b, o in holds if not any(overlap(b, r) for r in rooms)]
+        return self._renamed(left, ((c.init, c.param) for c in self._still[axis]))
+
+    def turned(self, holds: Holds, axis: str, *, last: bool) -> Holds:
+        """`holds` behind an iteration of the loop, which may be the last one."""
+        ends = ((c.result, c.out if last else c.param) for c in self._still[axis])
+        return self._renamed(holds, ends)
+
+    def _renamed(self, holds: Holds, pairs: Iterable[tuple[Tensor, Tensor]]) -> Holds:
+        new = {self.of(x.name): self.of(y.name) for x, y in pairs}
+        return [(b, new.get(o, o)) for b, o in holds]
 
 
-def _one_value(s: Statement) -> Iterable[tuple[Tensor, ...]]:
+def _carried_in_one_place(loop: Loop, places: Mapping[str, tuple[Place, ...]]) -> Iterable[Carry]:
+    """What has no second place for its next value."""
+    for c in loop.carried:
+        alone = places.get(c.param.name) == places.get(c.result.name)
+        if alone and c not in carried_in_place(loop):
+            yield c
+
+
+def _one_value(s: Statement, still: Container[Carry]) -> Iterable[tuple[Tensor, ...]]:
     match s:
         case Scatter():
             yield s.base, s.out
         case Loop():
-            yield from ((c.init, c.param, c.result, c.out) for c in s.carried)
+            moved = (c for c in s.carried if c not in still)
+            yield from ((c.init, c.param, c.result, c.out) for c in moved)
             yield from ((k.value, k.out) for k in s.stacked)
         case Branch():
             yield from ((o.then, o.otherwise, o.out) for o in s.outs)
