@@ -106,8 +106,11 @@ class _Chosen:
         (step,) = stage.steps
         made = [self.computes[n] for n in step.computes]
         single = all(isinstance(s, Compute) and s.combiner is None for s in made)
-        size = max(s.out.size for s in made)
-        read = {t.name: min(t.size, size) * t.dtype.itemsize for s in made for t in used(s)}
+        read: dict[str, int] = {}
+        for s in made:
+            for t in used(s):
+                found = read.get(t.name, 0) + s.out.size * t.dtype.itemsize
+                read[t.name] = min(found, t.nbytes)
         seconds = sum(read.values()) * self.target.workers / self.target.l2_bandwidth
         if not single or not step.method.light or seconds > self.target.barrier_seconds:
             return stage
