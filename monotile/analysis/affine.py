@@ -27,6 +27,7 @@ from monotile.ir.expr import (  # fmt: skip
     add,
     axes_of,
     idx,
+    loads,
     mul,
     rebuild,
     substitute,
@@ -110,6 +111,12 @@ def bounds(e: Affine) -> tuple[int, int] | None:
         ends = (known[0] * coefficient, known[1] * coefficient)
         low, high = low + min(ends), high + max(ends)
     return low, high
+
+
+def within(index: Expr, extent: int) -> bool:
+    """Whether `index` is one of a dimension of that extent whatever its axes are; data in it is anything."""
+    found = None if loads(index) else bounds(affine(index))
+    return found is not None and found[0] >= 0 and found[1] < extent
 
 
 @functools.lru_cache(maxsize=65536)

@@ -26,8 +26,6 @@ class Columns:
 
 def strips(program: Program, target: Target) -> dict[str, Columns]:
     """By tensor: the columns of those that are parts of concatenations."""
-    if not target.has.lockstep:
-        return {}
     able = _able(program, target)
     families: list[dict[str, int]] = []
     for s in program.body:

@@ -37,6 +37,29 @@ def test_what_a_column_has_one_of_is_computed_once(tmp_path: Path) -> None:
     assert all(line.strip().startswith("of_column_0[") for line in roots)
 
 
+class Joined(nn.Module):
+    """Normalised channels of two tensors, one beside the other, of which each has its own statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sides = nn.ModuleList(nn.Conv2d(3, n, 1) for n in (48, 20))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(n) for n in (48, 20, 68))
+        for norm in self.norms:
+            norm.running_var.uniform_(0.5, 2.0)
+        self.last = nn.Conv2d(68, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sides = [n(f(x).sin()) for n, f in zip(self.norms, self.sides, strict=False)]
+        return self.last(self.norms[2](torch.cat(sides, 1)).relu())
+
+
+def test_a_map_takes_the_roots_of_its_columns_once(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    text = source_of(Joined(), torch.randn(1, 3, 12, 13), tmp_path)
+    roots = [line for line in text.splitlines() if "rsqrt" in line]
+    assert any(line.strip().startswith("of_column_0[") for line in roots)
+
+
 @pytest.mark.parametrize("slopes", [1, 32])
 def test_the_slope_of_a_prelu_is_read_in_any_case(slopes: int, tmp_path: Path) -> None:
     text = source_of(convolution(nn.PReLU(slopes)), torch.randn(1, 3, 12, 13), tmp_path)

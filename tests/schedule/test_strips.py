@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import monotile
 from monotile.errors import InternalError
 from monotile.plan.access import overlap, resolve
 from monotile.plan.check.structure import verify
@@ -52,6 +53,18 @@ def test_what_lies_in_one_matrix(options: dict[str, bool], count: int) -> None:
     assert len({(p.offset, p.pitch) for p in found.values()}) <= 1
     for y, exact in zip(run(x), model.double()(x.double()), strict=True):
         torch.testing.assert_close(y.double(), exact, rtol=3e-3, atol=3e-3)
+
+
+@pytest.mark.parametrize(("options", "count"), [({}, 4), ({"odd": True}, 0), ({"given": True}, 4)])
+def test_in_one_matrix_on_the_cpu(options: dict[str, bool], count: int) -> None:
+    torch.manual_seed(1)
+    model, x = Dense(**options).eval(), torch.randn(2, 16, 64, 64)
+    run = monotile.compile(model, (x,), target="cpu", options=monotile.Options(cache=False))
+    assert len(strips(run.plan)) == count
+    with torch.no_grad():
+        found = run(x)
+    for y, exact in zip(found, model.double()(x.double()), strict=True):
+        torch.testing.assert_close(y.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_columns_are_apart() -> None:

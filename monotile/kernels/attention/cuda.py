@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from monotile.analysis.affine import affine, bounds
+from monotile.analysis.affine import within
 from monotile.analysis.dead import Side as End
 from monotile.analysis.dead import side_of
 from monotile.analysis.unconditional import TRUE, conditional, holding
@@ -226,11 +226,5 @@ def _of_row(found: Attention, inner: Site, key: Axis) -> Iterator[Load]:
 def _readable(s: Compute) -> Iterator[Load]:
     """What `s` loads that is there wherever it is evaluated."""
     for x, when in conditional(s.body):
-        if when == TRUE or all(map(_inside, x.index, x.tensor.shape)):
+        if when == TRUE or all(map(within, x.index, x.tensor.shape)):
             yield x
-
-
-def _inside(i: Expr, extent: int) -> bool:
-    """Whether an index is one of a dimension wherever it is evaluated."""
-    ends = None if loads(i) else bounds(affine(i))
-    return ends is not None and ends[0] >= 0 and ends[1] < extent

@@ -1,27 +1,33 @@
-"""What follows a product and is the same for a whole column, on the CPU: computed once for a rectangle of sums, not once a row.
+"""What is the same for a whole column, on the CPU: computed once for a rectangle of sums or elements, not once a row.
 
 A normalisation's scale is `rsqrt(variance + epsilon)` of a channel: with channels along the columns each row would take the root again. And each
 would convert what is stored in 16 bits.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 
+from monotile.analysis.affine import within
 from monotile.analysis.cost import cost
-from monotile.codegen.site import Site
-from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, rebuild
+from monotile.codegen.loops import Loops, Row
+from monotile.codegen.site import Point, Site
+from monotile.codegen.spelling import bare
+from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, rebuild, substitute
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.product import HALVES
 
+MOST_HELD = 4096  # values of a column that a thread's stack holds
 COSTLY = 4.0  # additions, from which on a value of a column is kept: as of a root or a division
 
 
 def of_columns(site: Site, columns: frozenset[Axis]) -> tuple[Site, tuple[Compute, ...]]:
-    """`site` with what follows its product reading costly values of a column, and these: tensors that nothing places, held while rows are
-    finished. columns: the axes that a column is a value of."""
+    """`site` with what follows its sums, or its elements, reading costly values of a column, and these: tensors that nothing places, held while
+    rows are finished. columns: the axes that a column is a value of."""
     if isinstance(site.anchor, Scatter):
         return site, ()
+    anchor = site.anchor
     own = {a for s in (site.anchor, *site.followers) for a in s.axes} - columns
     made = {s.out.name for s in (site.anchor, *site.followers)}
     held: dict[Expr, Compute] = {}
@@ -39,12 +45,35 @@ def of_columns(site: Site, columns: frozenset[Axis]) -> tuple[Site, tuple[Comput
         msgspec.structs.replace(s, body=keep(s.body)) if isinstance(s, Compute) else s
         for s in site.followers
     )
-    return replace(site, followers=followers), tuple(held.values())
+    if anchor.combiner is None:
+        anchor = msgspec.structs.replace(anchor, body=keep(anchor.body))
+    return replace(site, anchor=anchor, followers=followers), tuple(held.values())
+
+
+def hold_columns(e: Loops, held: Sequence[Compute], axis: Axis, point: Point) -> None:
+    """Write the values of each, one for each of `axis`, into arrays."""
+    for x in held:
+        e.writer.write(f"{e.values[x.out.dtype]} {x.out.name}[{axis.extent}];")
+        lane = Axis("column", axis.extent)
+        body = substitute(x.body, {**point, axis.name: lane})
+
+        def write(name: str = x.out.name, lane: Axis = lane, body: Expr = body) -> None:
+            e.writer.write(f"{name}[{lane.name}] = {bare(e.root(body))};")
+
+        e.each(Row(lane, "0", str(axis.extent), lane), [body], write)
+
+
+def read_columns(e: Loops, held: Sequence[Compute], column: Expr) -> None:
+    """From here on they are those of `column`."""
+    for x in held:
+        value = f"{x.out.name}[{bare(e.index(column))}]"
+        e.writer.define(value)
+        e.hold(x.out.name, value)
 
 
 def _costly(e: Expr, own: set[Axis], made: set[str]) -> bool:
     read = loads(e)
     steady = bool(read) and not axes_of(e) & own and not made & {x.tensor.name for x in read}
-    known = not any(loads(i) for x in read for i in x.index)
+    known = all(within(i, n) for x in read for i, n in zip(x.index, x.tensor.shape, strict=True))
     dear = e.dtype in HALVES if isinstance(e, Load) else cost(e) > COSTLY
     return steady and known and e.dtype.is_float and dear

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from monotile.analysis.affine import affine, bounds
+from monotile.analysis.affine import within
 from monotile.analysis.unconditional import TRUE, unconditional
 from monotile.codegen.base import VALUES
 from monotile.codegen.site import Range, Site
@@ -97,16 +97,10 @@ def _beside_zeros(s: Compute | Scatter) -> Iterator[Load]:
     match value_of(s):
         case Select(Binary("lt", Axis() as a, Const()), then, Const(0)) if a == s.axes[-1]:
             for x in unconditional(then):
-                if all(_inside(i, n) for i, n in zip(x.index, x.tensor.shape, strict=True)):
+                if all(within(i, n) for i, n in zip(x.index, x.tensor.shape, strict=True)):
                     yield x
         case _:
             pass
-
-
-def _inside(i: Expr, extent: int) -> bool:
-    """Whether an index is one of a dimension, whatever the axes are."""
-    found = bounds(affine(i))
-    return found is not None and found[0] >= 0 and found[1] < extent
 
 
 def _write_columns(e: VectorEmitter, sums: Sums, steady: Sequence[Load]) -> dict[Hashable, str]:

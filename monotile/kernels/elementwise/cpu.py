@@ -1,7 +1,12 @@
 """Independent elements on the CPU: loops, the innermost one along the last axis."""
 
+import math
+
 from monotile.codegen.loops import Loops, write_element
-from monotile.codegen.site import Site, moved, ordered
+from monotile.codegen.site import Point, Site, moved, ordered
+from monotile.kernels.common.cpu_columns import MOST_HELD, hold_columns, of_columns, read_columns
+
+FEWEST = 4  # rows of a task that repay values held for their columns
 
 
 def write(e: Loops, site: Site) -> None:
@@ -11,12 +16,22 @@ def write(e: Loops, site: Site) -> None:
         write_element(e, site, site.point)
         return
     *outer, last = ranges
+    axis = site.anchor.axes[last.dim.axes[-1]]
+    uses = e.uses(site)
+    few = axis.extent <= MOST_HELD and FEWEST * axis.extent <= math.prod(r.dim.tile for r in ranges)
+    site, held = of_columns(site, frozenset({axis})) if few else (site, ())
+    hold_columns(e, held, axis, site.point)
+
+    def write_one(point: Point) -> None:
+        read_columns(e, held, point[axis.name])
+        write_element(e, site, point)
+
     with e.over(outer):
         e.along(
             last.variable,
             e.count(last),
             last.origin,
             lambda local: moved(site, last, local),
-            e.uses(site),
-            lambda point, _: write_element(e, site, point),
+            uses,
+            lambda point, _: write_one(point),
         )

@@ -8,7 +8,7 @@ from monotile.codegen.site import Point, at_start, moved, unflatten
 from monotile.codegen.spelling import bare
 from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.common.cpu_columns import of_columns
+from monotile.kernels.common.cpu_columns import of_columns, read_columns
 from monotile.kernels.matmul.cpu_packing import Packing
 from monotile.kernels.matmul.next_panel import LINE
 
@@ -49,10 +49,7 @@ class Finishing(Packing):
 
             def write(here: Point, local: Expr) -> None:
                 at = add(start[1], local)
-                for c in self.held:
-                    value = f"{c.out.name}[{bare(e.index(at))}]"
-                    e.writer.define(value)
-                    e.hold(c.out.name, value)
+                read_columns(e, self.held, at)
                 down, along = (row, local) if self.tiles.in_one else (line, at)
                 place = e.index(add(mul(down, idx(self.pitch)), along))
                 e.finish(self.finished, here, f"sums[{bare(place)}]", self.dtype)

@@ -17,7 +17,7 @@ from monotile.errors import InternalError
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, add, idx, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.common.cpu_columns import of_columns
+from monotile.kernels.common.cpu_columns import MOST_HELD, hold_columns, of_columns, read_columns
 from monotile.kernels.common.cpu_decode import write_decoded
 from monotile.kernels.reduction.cpu_windows import write_windows
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
@@ -33,7 +33,6 @@ from monotile.kernels.reduction.simd import (
 )
 from monotile.kernels.reduction.strips import Strip
 
-MOST_HELD = 4096  # values of a column's that a thread's stack holds
 _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 
 
@@ -256,15 +255,11 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
     variable, origin, at, uses = outputs_along(site, c, last)
     axis = c.axes[last.dim.axes[-1]]
     site, held = of_columns(site, frozenset({axis})) if axis.extent <= MOST_HELD else (site, ())
-    for x in held:
-        _hold(e, x, axis, site.point)
+    hold_columns(e, held, axis, site.point)
 
     def finish(point: Point, strip: Strip) -> None:
         with e.writer.open(*e.counted(strip.lane, strip.count)) as block:
-            for x in held:
-                value = f"{x.out.name}[{bare(e.index(point[axis.name]))}]"
-                e.writer.define(value)
-                e.hold(x.out.name, value)
+            read_columns(e, held, point[axis.name])
             text = f"({strip.slot} != 0)" if c.body.dtype is DType.BOOL else strip.slot
             e.finish(site, point, text, c.body.dtype)
             e.simd(block)
@@ -287,18 +282,6 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
         terms = {a.name: t.position for a, t in zip(order, loops, strict=True)}
         _add_all(e, c, {**point, **terms}, loops, strip, (order[-1], simd.part))
         finish(point, strip)
-
-
-def _hold(e: Loops, x: Compute, axis: Axis, point: Point) -> None:
-    """Write the values of `x`, one for each of `axis`, into an array."""
-    e.writer.write(f"{e.values[x.out.dtype]} {x.out.name}[{axis.extent}];")
-    lane = Axis("column", axis.extent)
-    body = substitute(x.body, {**point, axis.name: lane})
-
-    def write() -> None:
-        e.writer.write(f"{x.out.name}[{lane.name}] = {bare(e.root(body))};")
-
-    e.each(Row(lane, "0", str(axis.extent), lane), [body], write)
 
 
 def _add_all(
