@@ -288,3 +288,24 @@ def test_there_are_tiles_for_dots_and_outer_products_only() -> None:
     broken = with_methods(plan_of(FEW), Matmul, instruction="fma")
     with pytest.raises(VerificationError, match="no tiles compute y by fma"):
         verify(broken, FEW, TARGET)
+
+
+class Small(nn.Module):
+    """A product of subnormal numbers, and half of each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 48)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.layer(x), x * 0.5
+
+
+def test_subnormal_factors_count_as_zero_in_products_alone() -> None:
+    """A processor would take a hundred times as long for them."""
+    model, x = Small().eval(), torch.full((32, 64), 1e-39)
+    fast = monotile.compile(model, (x,), target="cpu", options=Options(cache=False))
+    product, half = fast(x)
+    assert torch.equal(product, model.layer.bias.expand(32, 48))
+    assert torch.equal(half, x * 0.5)
+    assert half.min() > 0

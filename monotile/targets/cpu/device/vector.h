@@ -27,6 +27,24 @@ typedef uint32_t mt_u32 __attribute__((vector_size(MT_VECTOR_BYTES)));
 typedef uint64_t mt_u64 __attribute__((vector_size(MT_VECTOR_BYTES)));
 typedef uint16_t mt_u16 __attribute__((vector_size(MT_VECTOR_BYTES / 2)));
 
+// A processor takes a hundred times as long for a product with a subnormal factor, such as the exponential of a masked score of -100. From
+// mt_flush() to mt_unflush(its value) these count as zero, and sums below them are zero.
+#if defined(__SSE__)
+MT_INLINE unsigned mt_flush(void) {
+  const unsigned mode = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(mode | 0x8040);
+  __asm__ volatile("" ::: "memory");
+  return mode;
+}
+MT_INLINE void mt_unflush(unsigned mode) {
+  __asm__ volatile("" ::: "memory");
+  __builtin_ia32_ldmxcsr(mode);
+}
+#else
+MT_INLINE unsigned mt_flush(void) { return 0; }
+MT_INLINE void mt_unflush(unsigned mode) { (void)mode; }
+#endif
+
 // mt_get_S(p): as many elements of storage type S at p as a vector of their compute type holds.
 // The compute type of the storage types f32, f16 and bf16 is f32.
 MT_INLINE mt_f32 mt_get_f32(const float* p) {
