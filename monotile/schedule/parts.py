@@ -11,7 +11,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, add, cast, idx, mul, substitute
+from monotile.analysis.affine import normalised_indices
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Tensor,
+    add,
+    binary,
+    cast,
+    idx,
+    mul,
+    substitute,
+)
 from monotile.ir.program import At, Compute, Live, compute
 
 STRAIGHT = 8  # parts that an expression combines
@@ -30,11 +43,13 @@ Term = Callable[[Expr, Sequence[Expr]], Expr]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A reduce axis cut into so many equal pieces. beside: one that is no longer reduced: each of its places is a part as well."""
+    """A reduce axis cut into so many equal pieces. beside: one that is no longer reduced: each of its places is a part as well. joined: these places are
+    neighbours of the last axis of the results, and one axis with it: vectors run along both."""
 
     axis: int
     count: int
     beside: int | None = None
+    joined: bool = False
 
     def terms(self, c: Compute) -> int:
         """Of a part."""
@@ -51,13 +66,15 @@ def straight(c: Compute) -> Parts | None:
 def partial(
     c: Compute, parts: Parts, name: str = "", term: Term = lambda term, part: term
 ) -> Compute:
-    """What each part gives: [piece, the axes of `c`, place beside]. name: of what it is a part, if not of `c`. term: what is reduced, of a
+    """What each part gives: [piece, the axes of `c`, place beside], or the last two as one. name: of what it is a part, if not of `c`. term: what is reduced, of a
     term of `c` and the index of its part."""
     share = c.reduce[parts.axis].extent // parts.count
     lost = {parts.beside} | ({parts.axis} if share == 1 else set())
     kept = [p for p in range(len(c.reduce)) if p not in lost]
-    beside = () if parts.beside is None else (c.reduce[parts.beside].extent,)
-    shape = (parts.count, *c.out.shape, *beside)
+    places = 1 if parts.beside is None else c.reduce[parts.beside].extent
+    shape = (parts.count, *c.out.shape, *(() if parts.beside is None else (places,)))
+    if parts.joined:
+        shape = (*shape[:-2], shape[-2] * places)
     own: list[Axis] = []
 
     def body(*points: Expr) -> Expr:
@@ -66,6 +83,10 @@ def partial(
         at = {a.name: e for a, e in zip(c.axes, part[1:], strict=False)}
         if parts.beside is not None:
             inner[parts.beside] = part[-1]
+        if parts.joined:
+            assert parts.beside is not None
+            at[c.axes[-1].name] = binary("floordiv", part[-1], idx(places))
+            inner[parts.beside] = binary("mod", part[-1], idx(places))
         inner[parts.axis] = add(mul(part[0], idx(share)), inner.get(parts.axis, idx(0)))
         at.update({a.name: inner[p] for p, a in enumerate(c.reduce)})
         return term(substitute(c.body, at), part)
@@ -73,6 +94,8 @@ def partial(
     out = Tensor(f"{name or c.out.name}_parts", shape, c.body.dtype)
     extents = tuple(c.reduce[p].extent // (parts.count if p == parts.axis else 1) for p in kept)
     made = compute(out, body, reduce=extents, combiner=c.combiner, origin=c.origin)
+    if parts.joined:
+        made = msgspec.structs.replace(made, body=normalised_indices(made.body))
     to = dict(zip(c.axes, own[1:], strict=False))
     live = tuple(
         Live(to[x.axis], *x.ends, tuple(At(to[a.axis], a.run) for a in x.at), x.within)
@@ -89,10 +112,9 @@ def combined(c: Compute, parts: Tensor) -> Compute:
         axes, index = over(c, parts)
         return Compute(c.out, c.axes, axes, c.combiner, Load(parts, index), c.origin, c.live)
     total: Expr | None = None
+    places = number // parts.shape[0]
     for part in range(number):
-        places = parts.shape[1 + len(c.axes) :]
-        piece, place = (part, ()) if not places else (part // places[0], (idx(part % places[0]),))
-        load = Load(parts, (idx(piece), *c.axes, *place))
+        load = Load(parts, _index(c, parts, idx(part // places), idx(part % places)))
         total = load if total is None else Binary(COMBINE[c.combiner], total, load)
     assert total is not None
     return Compute(c.out, c.axes, (), None, cast(total, c.out.dtype), c.origin, c.live)
@@ -100,6 +122,17 @@ def combined(c: Compute, parts: Tensor) -> Compute:
 
 def over(c: Compute, parts: Tensor) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
     """The reduce axes of what combines the parts, and where it reads them."""
-    places = parts.shape[1 + len(c.axes) :]
-    axes = tuple(Axis(f"r{p}", n) for p, n in enumerate((parts.shape[0], *places)))
-    return axes, (axes[0], *c.axes, *axes[1:])
+    places = parts.size // (max(c.out.size, 1) * parts.shape[0])
+    extents = (parts.shape[0], places) if places > 1 else parts.shape[:1]
+    axes = tuple(Axis(f"r{p}", n) for p, n in enumerate(extents))
+    return axes, _index(c, parts, axes[0], axes[-1])
+
+
+def _index(c: Compute, parts: Tensor, piece: Expr, place: Expr) -> tuple[Expr, ...]:
+    """Where a part of a result of `c` lies. place: beside, if it has places there."""
+    if len(parts.shape) > 1 + len(c.axes):
+        return (piece, *c.axes, place)
+    if parts.shape[1:] == c.out.shape:
+        return (piece, *c.axes)
+    *before, last = c.axes
+    return (piece, *before, add(mul(last, idx(parts.shape[-1] // last.extent)), place))

@@ -68,7 +68,7 @@ def _is_long(c: Compute, target: Target, context: Context) -> bool:
 
 def _few(c: Compute, target: Target) -> bool:
     """Whether most workers would have no result."""
-    return 2 * _apart(c) <= target.workers
+    return target.has.many_workers and 2 * _apart(c) <= target.workers
 
 
 def _apart(c: Compute) -> int:
@@ -199,6 +199,7 @@ def _candidates(c: Compute, context: Context) -> Iterator[Parts]:
     workers, nbytes = target.workers, _most(c).tensor.nbytes
     turns = (*TURNS, max(1.0, nbytes / (KEPT * target.l2_bytes)))
     lines = kept is not None and (not _few(c, target) or _short(c, kept))
+    joined = not target.has.lockstep and kept is not None and _last(c, kept)
     for beside in (kept,) if kept is None or lines else (None, kept):
         results = _results(c, beside)
         for axis, a in enumerate(c.reduce):
@@ -207,7 +208,7 @@ def _candidates(c: Compute, context: Context) -> Iterator[Parts]:
             near = {min(counts, key=lambda n: abs(math.log(n / w))) for w in wanted if counts}
             for count in sorted(near):
                 if math.prod(x.extent for p, x in enumerate(c.reduce) if p != beside) > count:
-                    yield Parts(axis, count, beside)
+                    yield Parts(axis, count, beside, beside is not None and joined)
 
 
 def _results(c: Compute, beside: int | None) -> int:
@@ -217,6 +218,11 @@ def _results(c: Compute, beside: int | None) -> int:
     where = offset(_most(c))
     lines = (i for i in c.axes if where.coefficient(i) == c.reduce[beside].extent)
     return c.out.size // next(lines).extent
+
+
+def _last(c: Compute, kept: int) -> bool:
+    """Whether a result's neighbours in memory lie beside those of the next result along the last axis."""
+    return offset(_most(c)).coefficient(c.axes[-1]) == c.reduce[kept].extent
 
 
 def _short(c: Compute, kept: int) -> bool:

@@ -30,6 +30,7 @@ class Common(_Family, frozen=True):
     near:            latencies that a step saves which reads only what its task made.
     worth:           part of the time of a simpler schedule that a more complicated one may take at most.
     resident:        part of the last-level cache that a network's weights may fill and still be there in the next call.
+    gap:             bytes that a worker could have read while it waits for a line that is far from the one before.
     """
 
     transcendental: float
@@ -44,6 +45,7 @@ class Common(_Family, frozen=True):
     near: float
     worth: float
     resident: float
+    gap: float = 0.0
 
 
 class RegisterTiles(_Family, frozen=True):

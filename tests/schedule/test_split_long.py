@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import monotile
 from monotile.choice.chooser import Prefer
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture
@@ -18,6 +19,7 @@ from monotile.ir.program import Compute, Program, compute, statements
 from monotile.ir.verify import verify
 from monotile.kernels.draft import Context
 from monotile.pipeline import transform
+from monotile.plan.walk import stages_in
 from monotile.schedule.parts import Parts, combined, partial
 from monotile.schedule.split_long import split_long_reductions
 from monotile.targets.cpu.target import cpu_target
@@ -169,3 +171,19 @@ def test_norms_of_columns_on_the_emulator() -> None:
     model, x = Call(lambda x: nn.functional.normalize(x, dim=1)), torch.randn(2, 4096, 40)
     (mine,) = Emulated(model, (x.half(),))(x.half())
     torch.testing.assert_close(mine.float(), model(x), rtol=1e-2, atol=1e-3)
+
+
+def test_groups_of_channels_on_the_cpu() -> None:
+    """Vectors run along the channels of all groups; each group by itself would be a piece of each line."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Conv2d(3, 64, 1), nn.GroupNorm(8, 64), nn.Conv2d(64, 8, 3, padding=1))
+    x = torch.randn(2, 3, 128, 130) + 20
+    run = monotile.compile(model.eval(), (x,), target="cpu", options=Options(cache=False))
+    found = {n for n in run.plan.places if n.endswith("_parts")}
+    assert len(found) == 2
+    steps = [s for stage in stages_in(run.plan.body) for s in stage.steps if found & {*s.computes}]
+    assert all("vectors along 32 outputs" in s.method.describe() for s in steps)
+    with torch.no_grad():
+        right = model.double()(x.double())
+        model.float()
+        torch.testing.assert_close(run(x).double(), right, rtol=1e-4, atol=1e-5)

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+import monotile
 from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Compute
 from monotile.kernels.draft import Context
 from monotile.kernels.registry import tiled
-from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target
 from monotile.transform.layout.pad_outputs import pad_outputs
 from tests.codegen.emulate import COMPILER
@@ -41,9 +41,15 @@ def test_a_convolution_to_few_channels(outputs: int) -> None:
 )
 def test_what_stays(model: nn.Module, x: tuple[int, ...]) -> None:
     program = capture(model, (torch.randn(x),)).program
-    assert pad_outputs(program, CUDA) is program
+    assert pad_outputs(program) is program
 
 
-def test_only_where_there_are_tiles() -> None:
-    program = capture(nn.Conv2d(64, 3, 3), (torch.randn(1, 64, 64, 64),)).program
-    assert pad_outputs(program, cpu_target(workers=2)) is program
+def test_on_the_cpu() -> None:
+    torch.manual_seed(1)
+    model, x = nn.Sequential(nn.Conv2d(64, 3, 3, padding=1), nn.Sigmoid()), torch.randn(1, 64, 66, 62)  # fmt: skip
+    run = monotile.compile(model, (x,), target="cpu", options=monotile.Options(cache=False))
+    assert any(n.endswith("_wide") for n in run.plan.places)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            run(x).double(), model.double()(x.double()), rtol=1e-5, atol=1e-5
+        )

@@ -98,7 +98,7 @@ def simple_seconds(
             if x.tensor.name in own:
                 near += footprint(x, extents)
             else:
-                far += footprint(x, extents) / _far_use(x, extents, vector, target)
+                far += footprint(x, extents) / _far_use(s, x, extents, vector, target)
     requests: list[float] = []
     if target.has.coalescing:
         warp = _warp_extents(s, extents, access)
@@ -159,14 +159,27 @@ def _scattered(x: Load, warp: Extents, vector: int, target: Target) -> float:
     return max(1.0, lines / max(1.0, target.warp * vector * size / LINE))
 
 
-def _far_use(x: Load, extents: Extents, vector: int, target: Target) -> float:
+def _far_use(s: Compute | Scatter, x: Load, extents: Extents, vector: int, target: Target) -> float:
     """The part of the bandwidth that a task's accesses of `vector` elements reach: narrow ones are too few in flight, and memory gives
-    whole sectors."""
+    whole sectors. A worker that sums by itself waits for each run of neighbours."""
     if not target.has.coalescing:
-        return 1.0
+        if (
+            not isinstance(s, Compute)
+            or not s.reduce
+            or footprint(x, extents) <= target.shared_bytes
+        ):
+            return 1.0
+        run = max(run_bytes(x, e) for e in _walked(s, extents))
+        return run / (run + target.model.common.gap)
     width = vector * x.tensor.dtype.itemsize
     reached = (width / target.vector_bytes) ** target.model.common.narrow
     return min(1.0, reached, run_bytes(x, extents) / SECTOR)
+
+
+def _walked(s: Compute, extents: Extents) -> Iterator[Extents]:
+    """What a worker takes at a time that sums by itself: the terms of a result, or neighbouring results."""
+    yield {a.name: extents[a.name] for a in s.reduce}
+    yield {a.name: extents[a.name] for a in s.axes[-1:]}
 
 
 @functools.lru_cache(maxsize=4096)

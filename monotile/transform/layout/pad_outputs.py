@@ -1,4 +1,4 @@
-"""Pads few outputs of a product with a weight to columns of a tile: the channels of an image at a network's end (CUDA).
+"""Pads few outputs of a product with a weight to columns of a tile: the channels of an image at a network's end.
 
 Fewer columns than a tile can have are computed one dot product each, although there may be much to add up for each of many rows: a
 convolution to three colours, or to one mask. The weight is copied with rows of zeros, and of the product the first columns are kept.
@@ -21,7 +21,6 @@ from monotile.ir.expr import (
     substitute,
 )
 from monotile.ir.program import Compute, Program, Statement, compute
-from monotile.targets.target import Target
 from monotile.transform.layout.padding import padded_copy
 from monotile.transform.names import Names
 from monotile.transform.rewrite import with_body
@@ -32,12 +31,12 @@ MUCH = 1 << 21  # multiplications from which on padding pays, and rows
 ROWS = 1 << 10
 
 
-def pad_outputs(program: Program, target: Target) -> Program:
+def pad_outputs(program: Program) -> Program:
     """`program` with products of few columns and many rows computed in whole tiles."""
     weights = {w.tensor.name for w in program.weights if not w.table}
     names, body, changed = Names(program), list[Statement](), False
     for s in program.body:
-        found = _few(s, weights) if isinstance(s, Compute) and target.has.wide_copies else None
+        found = _few(s, weights) if isinstance(s, Compute) else None
         if found is None or not isinstance(s, Compute):
             body.append(s)
             continue
