@@ -13,7 +13,7 @@
 #define MT_B f32
 #include "cpu/device/dot.h"
 
-static void stage_after(mt_call* call, int thread, const float* const w_2, float* const h_4, float* const after_9, float* const after_12) {
+static void stage_after(mt_call* call, int thread, const float* const w_3, float* const h_5, float* const after_10, float* const after_13) {
   void* const* const pointers = call->pointers;
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
@@ -24,36 +24,38 @@ static void stage_after(mt_call* call, int thread, const float* const w_2, float
     for (idx task = me * each + mt_min_idx(me, more), end = task + each + (me < more); task < end; ++task) {
       const idx c1 = task % 4;
       const idx c0 = task / 4;
-      const idx o3 = c1 * 64;
-      const idx o5 = c0 * 96;
-      const idx o10 = c0 * 96 + c1 * 4;
+      const idx o4 = c1 * 64;
+      const idx o6 = c0 * 96;
+      const idx o11 = c0 * 96 + c1 * 4;
       {
         _Alignas(64) float sums[24];
         const idx n1 = mt_min_idx(6, c0 * -6 + 4);
+        const unsigned mode2 = mt_flush();
         for (idx nb = 0; nb < 4; nb += 4) {
           const float* b[4];
           for (idx i = 0; i < 4; ++i) {
             const idx column = mt_min_idx(nb + i, 4 - 1);
-            b[i] = w_2 + o3 + column * 16;
+            b[i] = w_3 + o4 + column * 16;
           }
           for (idx mb = 0; mb < n1; mb += 3) {
             const float* a[3];
             for (idx i = 0; i < 3; ++i) {
               const idx row = mt_min_idx(mb + i, n1 - 1);
-              a[i] = h_4 + o5 + row * 16;
+              a[i] = h_5 + o6 + row * 16;
             }
             dot_3_4_f32_f32_f32(a, b, 16, sums + mb * 4 + nb, 4, true);
           }
         }
+        mt_unflush(mode2);
         for (idx row = 0; row < n1; ++row) {
-          const idx o6 = row * 4;
-          const idx o11 = o10 + row * 16;
+          const idx o7 = row * 4;
+          const idx o12 = o11 + row * 16;
           #pragma omp simd
           for (idx column = 0; column < 4; ++column) {
-            const float x7 = sums[o6 + column];
-            const float x8 = mt_tanh_f32(x7);
-            after_9[o11 + column] = x8;
-            after_12[o11 + column] = x8;
+            const float x8 = sums[o7 + column];
+            const float x9 = mt_tanh_f32(x8);
+            after_10[o12 + column] = x9;
+            after_13[o12 + column] = x9;
           }
         }
       }

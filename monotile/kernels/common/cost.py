@@ -179,7 +179,7 @@ def _far_use(s: Compute | Scatter, x: Load, extents: Extents, vector: int, targe
 def _walked(s: Compute, extents: Extents) -> Iterator[Extents]:
     """What a worker takes at a time that sums by itself: the terms of a result, or neighbouring results."""
     yield {a.name: extents[a.name] for a in s.reduce}
-    yield {a.name: extents[a.name] for a in s.axes[-1:]}
+    yield {a.name: extents[a.name] for a in s.axes}
 
 
 @functools.lru_cache(maxsize=4096)

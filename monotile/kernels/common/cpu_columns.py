@@ -14,7 +14,19 @@ from monotile.analysis.cost import cost
 from monotile.codegen.loops import Loops, Row
 from monotile.codegen.site import Point, Site
 from monotile.codegen.spelling import bare
-from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, rebuild, substitute
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Expr,
+    Load,
+    Tensor,
+    axes_of,
+    const,
+    loads,
+    map_loads,
+    rebuild,
+    substitute,
+)
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.product import HALVES
 
@@ -75,5 +87,16 @@ def _costly(e: Expr, own: set[Axis], made: set[str]) -> bool:
     read = loads(e)
     steady = bool(read) and not axes_of(e) & own and not made & {x.tensor.name for x in read}
     known = all(within(i, n) for x in read for i, n in zip(x.index, x.tensor.shape, strict=True))
-    dear = e.dtype in HALVES if isinstance(e, Load) else cost(e) > COSTLY
+    dear = e.dtype in HALVES or _gathered(e) if isinstance(e, Load) else cost(e) > COSTLY
     return steady and known and e.dtype.is_float and dear
+
+
+def _gathered(x: Load) -> bool:
+    """Whether neighbouring columns share an element, as the channels of a group do."""
+    return any(isinstance(i, Binary) and i.op in ("floordiv", "mod") for i in x.index)
+
+
+def others(e: Expr, held: Sequence[Compute]) -> Expr:
+    """`e` without what it reads of values of columns: what else it does with memory."""
+    names = {x.out.name for x in held}
+    return map_loads(e, lambda x: const(0, x.dtype) if x.tensor.name in names else x)

@@ -4,7 +4,13 @@ import math
 
 from monotile.codegen.loops import Loops, write_element
 from monotile.codegen.site import Point, Site, moved, ordered
-from monotile.kernels.common.cpu_columns import MOST_HELD, hold_columns, of_columns, read_columns
+from monotile.kernels.common.cpu_columns import (
+    MOST_HELD,
+    hold_columns,
+    of_columns,
+    others,
+    read_columns,
+)
 
 FEWEST = 4  # rows of a task that repay values held for their columns
 
@@ -17,10 +23,10 @@ def write(e: Loops, site: Site) -> None:
         return
     *outer, last = ranges
     axis = site.anchor.axes[last.dim.axes[-1]]
-    uses = e.uses(site)
     few = axis.extent <= MOST_HELD and FEWEST * axis.extent <= math.prod(r.dim.tile for r in ranges)
     site, held = of_columns(site, frozenset({axis})) if few else (site, ())
     hold_columns(e, held, axis, site.point)
+    uses = [others(x, held) for x in e.uses(site)]
 
     def write_one(point: Point) -> None:
         read_columns(e, held, point[axis.name])

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from monotile.codegen.loops import Loops
 from monotile.codegen.site import Site
 from monotile.codegen.spelling import SUFFIX
+from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, add, idx
 from monotile.kernels.matmul.cpu_finish import Finishing
+from monotile.kernels.matmul.cpu_subnormals import are_calm, flushed
 from monotile.kernels.matmul.cpu_words import write_words
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.next_panel import NextPanel, next_panel
@@ -26,7 +28,9 @@ def write(e: Loops, site: Site) -> None:
 
 
 class _Product(Finishing):
-    """Writes it."""
+    """Writes it. in_turn: whether subnormal factors are zero for each tile by itself."""
+
+    in_turn = False
 
     def write(self) -> None:
         e, depth = self.e, self.tiles.depth
@@ -47,7 +51,11 @@ class _Product(Finishing):
                 if not depth_text.isdigit():  # a row's bounds may leave nothing
                     clear = f"for (idx i = 0; i < {size}; ++i) sums[i] = 0;"
                     e.writer.write(f"if ({depth_text} <= 0) {{ {clear} }}")
-                with e.blocks("ko", depth, depth_text, self.bk) as (chunk, kc):
+                self.in_turn = self.tiles.at_once and not are_calm(self.finished)
+                with (
+                    flushed(e, self._flushes and not self.in_turn),
+                    e.blocks("ko", depth, depth_text, self.bk) as (chunk, kc),
+                ):
                     left, right = self.tiles.sides(e.lines, m0, n0, add(first_k, chunk))
                     first = "true" if chunk == idx(0) else "ko == 0"
                     if self.method.instruction == "dot":
@@ -61,6 +69,10 @@ class _Product(Finishing):
                     self.finish((m0, n0), (mc, nc), (idx(0), idx(0)))
         if words:
             e.writer.write("mt_end_words();")
+
+    @property
+    def _flushes(self) -> bool:
+        return self.dtype is DType.F32 and self.method.instruction != "words"
 
     def _walk(self) -> tuple[Expr, str]:
         """Where K begins, and text of how much of it there is."""
@@ -143,9 +155,10 @@ class _Product(Finishing):
                     with e.writer.open(done):
                         self.ask((m0, n0), (rows, columns))
                 at = "sums" if self.tiles.in_one else f"sums + mb * {self.columns} + nb"
-                e.writer.write(
-                    f"{name}({a}, {walk}, {panel}, {b_step}, {kc}, {at}, {self.pitch}, {first}, {later});"
-                )
+                with flushed(e, self._flushes and self.in_turn):
+                    e.writer.write(
+                        f"{name}({a}, {walk}, {panel}, {b_step}, {kc}, {at}, {self.pitch}, {first}, {later});"
+                    )
                 if done is not None:
                     with e.writer.open(done):
                         self.finish((m0, n0), (rows, columns), self.block)

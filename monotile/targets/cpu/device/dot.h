@@ -18,7 +18,6 @@
 static __attribute__((noinline)) void MT_NAME(const MT_JOIN(MT_TYPE_, MT_A) * const* a,
                                               const MT_JOIN(MT_TYPE_, MT_B) * const* b, idx k,
                                               MT_SCALAR* c, idx ldc, bool first) {
-  const unsigned mode = mt_flush();
   MT_VECTOR sum[MT_M][MT_N];
 #pragma GCC unroll 16
   for (int i = 0; i < MT_M; ++i)
@@ -54,7 +53,6 @@ static __attribute__((noinline)) void MT_NAME(const MT_JOIN(MT_TYPE_, MT_A) * co
       MT_SCALAR total = MT_JOIN(mt_total_, MT_C)(sum[i][j]);
       c[i * ldc + j] = first ? total : c[i * ldc + j] + total;
     }
-  mt_unflush(mode);
 }
 
 #undef MT_VECTOR

@@ -35,7 +35,6 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a,
                                               const MT_JOIN(MT_TYPE_, MT_B) * b, idx ldb, idx k,
                                               MT_SCALAR* c, idx ldc, bool first, const char* next, idx jump) {
   (void)next, (void)jump;
-  const unsigned mode = mt_flush();
   MT_VECTOR sum[MT_M][MT_N];
 #pragma GCC unroll 32
   for (int i = 0; i < MT_M; ++i)
@@ -67,7 +66,6 @@ static __attribute__((noinline)) void MT_NAME(const MT_SCALAR* const* a,
       if (!first) sum[i][j] += MT_JOIN(mt_get_, MT_C)(at);
       MT_JOIN(mt_put_, MT_C)(at, sum[i][j]);
     }
-  mt_unflush(mode);
 }
 
 #undef MT_VECTOR

@@ -1,0 +1,46 @@
+"""Subnormal factors of products on the CPU count as zero (`device/vector.h: mt_flush`), as they do in its products of 16-bit floats.
+
+That holds until sums are complete, and through what follows them if it keeps small numbers small. Where it does not, such as a logarithm, each tile's
+products are by themselves.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from monotile.codegen.loops import Loops
+from monotile.codegen.site import Site
+from monotile.ir.expr import COMPARE, Binary, Expr, Unary, children
+from monotile.ir.program import value_of
+
+CALM = frozenset("neg abs tanh erf logistic one_plus_erf sin cos floor ceil trunc round".split())
+CALM_PAIRS = frozenset({"add", "sub", "mul", "max", "min"})
+
+
+def are_calm(site: Site) -> bool:
+    """Whether what follows the sums of `site` makes nothing large of a number below the smallest normal one."""
+    return all(_is_calm(value_of(s)) for s in site.followers)
+
+
+def _is_calm(e: Expr) -> bool:
+    if not e.dtype.is_float:
+        return True
+    match e:
+        case Unary(op):
+            calm = op in CALM
+        case Binary(op):
+            calm = op in CALM_PAIRS or op in COMPARE
+        case _:
+            calm = True
+    return calm and all(map(_is_calm, children(e)))
+
+
+@contextmanager
+def flushed(e: Loops, wanted: bool) -> Generator[None]:
+    """What is written inside takes them for zero."""
+    if not wanted:
+        yield
+        return
+    mode = e.writer.fresh("mode")
+    e.writer.write(f"const unsigned {mode} = mt_flush();")
+    yield
+    e.writer.write(f"mt_unflush({mode});")
