@@ -175,7 +175,7 @@ def _tuple(texts: Sequence[str]) -> str:
 
 def _function(names: Sequence[str], texts: Sequence[str]) -> Callable[..., Any]:
     """Of the symbols: the values of the expressions."""
-    return eval(f"lambda {', '.join(names)}: {_tuple(texts)}", {"__builtins__": {"min": min, "max": max, "abs": abs, "float": float}, "math": math})  # fmt: skip
+    return eval(f"lambda {', '.join(names)}: {_tuple(texts)}", {"__builtins__": {"min": min, "max": max, "abs": abs, "float": float, "round": round}, "math": math})  # fmt: skip
 
 
 def _linear(name: str, text: str, leaf: int, dim: int | None) -> list[_Place]:

@@ -21,6 +21,17 @@ Args = tuple[torch.Tensor, ...]
 GARBAGE = 10**6  # no index of any tensor
 
 
+class Over(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, f: Callable[..., object]) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.f(x)
+
+
 class Sized:
     """`model` for a range of sizes. values, results: between a call's tensors and the Program's arrays."""
 

@@ -10,19 +10,10 @@ from torch.export import Dim
 
 from monotile.ir.expr import Select, loads, walk
 from monotile.ir.program import Compute
-from tests.frontend.sized import check
+from tests.frontend.sized import Over, check
 
 LENGTH = Dim("length", min=4, max=9)
 BATCH = Dim("batch", min=2, max=4)
-
-
-class Over(nn.Module):
-    def __init__(self, f: Callable[..., object]) -> None:
-        super().__init__()
-        self.f = f
-
-    def forward(self, x: torch.Tensor) -> object:
-        return self.f(x)
 
 
 # Of x: [2, length, 6].

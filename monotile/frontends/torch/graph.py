@@ -24,6 +24,7 @@ from monotile.frontends.torch.lower.selected import SELECTING, most
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.rewriting.aliasing import changed
+from monotile.frontends.torch.sizes.of_slices import learn_slice
 from monotile.frontends.torch.sizes.size import Shapes
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import is_training
@@ -212,6 +213,8 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         return None  # whoever uses it has it in its own expression
     if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
         raise Unsupported("of a tensor that is not contiguous or shares its storage")
+    if str(node.target) == "aten.slice.Tensor":
+        learn_slice(under_way.shapes, node, args)
     if is_complex(node):
         b.tf32 = under_way.tf32.allows(node)
         maker = None if has_lowering(node) else _maker(node)

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 
 from monotile.frontends.torch.branches.conversion import converted
-from monotile.frontends.torch.branches.selection import Choice, Unjoinable
+from monotile.frontends.torch.branches.selection import Choice
 from monotile.frontends.torch.loops.turns import Turns
+from monotile.frontends.torch.sizes.open_names import OpenNames
 
 MOST = 16  # limit of functions converted for one model
 
@@ -23,6 +24,7 @@ class Choices:
         self._turns: dict[CodeType, frozenset[int]] = {}  # heads of loops
         self._own: dict[CodeType, CodeType] = {}  # of the new code
         self._refused: set[tuple[CodeType, int]] = set()
+        self._names = OpenNames()
 
     def convert(self, code: CodeType, line: int) -> bool:
         """Converts what is at `line` of the function that now has `code`; returns whether that can be done and was not yet."""
@@ -38,7 +40,10 @@ class Choices:
         return True
 
     def begins(self, frame: FrameType) -> bool:
-        """Whether `frame` begins a loop that takes as many turns as a size says, which is converted from now on."""
+        """Whether what `frame` makes a number of stays a size from now on: it begins a loop that takes as many turns, which is converted, or asks by a
+        name that gives what PyTorch computes."""
+        if self._names.opens(frame):
+            return True
         own, line = self._own.get(frame.f_code, frame.f_code), frame.f_lineno
         heads = self._turns.get(own, frozenset())
         if line in heads or (own, line) in self._refused:
@@ -81,8 +86,8 @@ class Choices:
             frame = frame.f_back
         return None
 
-    def raised_in(self, error: Unjoinable) -> CodeType:
-        """The code of the function whose `if` cannot be joined."""
+    def raised_in(self, error: BaseException) -> CodeType:
+        """The code of the function whose `if` or loop cannot be converted."""
         trace, found = error.__traceback__, list[CodeType]()
         while trace is not None:
             found.append(trace.tb_frame.f_code)
@@ -90,6 +95,7 @@ class Choices:
         return next(code for code in reversed(found) if code in self._own)
 
     def restore(self) -> None:
+        self._names.restore()
         for own in self._functions:
             self._replace(own, own)
 

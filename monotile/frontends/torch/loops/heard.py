@@ -17,9 +17,10 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.loops.spans import listed, of_numbers, stands_for_number
-from monotile.frontends.torch.loops.stacked import Run, Stacked, is_open
+from monotile.frontends.torch.loops.stacked import Run, Stacked, interleaved, is_open
 from monotile.frontends.torch.origin import describe_frame, is_users
 from monotile.frontends.torch.sizes.narrowed import is_violation
+from monotile.frontends.torch.sizes.open_operators import opened
 
 
 class BegunError(BaseException):
@@ -34,6 +35,8 @@ class _Rows(TorchFunctionMode):
     ) -> Any:
         del types
         named, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in ("squeeze", "squeeze_") and isinstance(args[0], torch.Tensor):
+            _ask_for_one(*args, **named)
         if name in ("unbind", "split", "chunk") and args and isinstance(args[0], torch.Tensor):
             found = _rows(name, *args, **named)
             if found is not None:
@@ -44,9 +47,18 @@ class _Rows(TorchFunctionMode):
             and any(map(stands_for_number, pytree.tree_leaves(args[0])))
         ):
             return listed(*args, **named)
+        if (found := opened(name, args, named)) is not None:
+            return found
         if any(map(stands_for_number, args)):
             return of_numbers(func, args, named)
         return func(*args, **named)
+
+
+def _ask_for_one(x: torch.Tensor, dim: Any = None) -> None:
+    """As a model that asks whether these dimensions are 1 (`sizes/asked.py`)."""
+    every = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    for d in every:
+        bool(is_open(x.shape[d]) and x.shape[d] == 1)
 
 
 def _rows(name: str, x: torch.Tensor, *args: Any, dim: int = 0, **named: Any) -> Stacked | None:
@@ -66,12 +78,24 @@ def _rows(name: str, x: torch.Tensor, *args: Any, dim: int = 0, **named: Any) ->
     return Stacked([Run(size, rows if name == "unbind" else rows.unsqueeze(dim + 1))])
 
 
+def _repeated(items: list[Any], count: torch.SymInt) -> Stacked:
+    """`items * count`."""
+
+    def each(x: Any) -> Any:
+        return x.unsqueeze(0).expand(count, *x.shape)
+
+    values = [pytree.tree_map_only(torch.Tensor, each, x) for x in items]
+    return Stacked([interleaved(values, count)] if values else [])
+
+
 @contextmanager
 def loops_heard(turn: Callable[[FrameType], bool]) -> Generator[None]:
-    """Within, `turn` is told of the frame that may begin such a loop; BegunError is raised where it says so. Raises CaptureError where the size cannot be
-    left open for a loop that it refuses."""
+    """Within, `turn` is told of the frame that may begin such a loop, or makes another number of a size; BegunError is raised where it says so. Raises
+    CaptureError where the size cannot be left open for what it refuses."""
     number, iterate = torch.SymInt.__index__, FakeTensor.__iter__
+    whole, fraction = torch.SymFloat.__int__, torch.SymFloat.__float__
     refused: list[str] = []
+    multiplied: Any = torch.SymInt.__rmul__
 
     def ask(frame: FrameType) -> None:
         if not is_users(frame.f_code.co_filename):
@@ -85,6 +109,19 @@ def loops_heard(turn: Callable[[FrameType], bool]) -> Generator[None]:
             ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         return number(x)
 
+    def rmul(x: torch.SymInt, other: Any) -> Any:
+        return _repeated(other, x) if type(other) is list and is_open(x) else multiplied(x, other)
+
+    def int_(x: torch.SymFloat) -> int:
+        if is_open(x):
+            ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return whole(x)
+
+    def float_(x: torch.SymFloat) -> float:
+        if is_open(x):
+            ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return fraction(x)
+
     def iter_(x: FakeTensor) -> Iterator[Any]:
         if x.ndim and is_open(x.shape[0]):
             ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
@@ -93,6 +130,10 @@ def loops_heard(turn: Callable[[FrameType], bool]) -> Generator[None]:
     with (
         _Rows(),
         patch.object(torch.SymInt, "__index__", index),
+        patch.object(torch.SymInt, "__int__", index),
+        patch.object(torch.SymInt, "__rmul__", rmul),
+        patch.object(torch.SymFloat, "__int__", int_),
+        patch.object(torch.SymFloat, "__float__", float_),
         patch.object(FakeTensor, "__iter__", iter_),
         patch.object(Stacked, "asks", staticmethod(ask)),
     ):

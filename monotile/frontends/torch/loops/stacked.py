@@ -25,8 +25,8 @@ _WITHIN = "there it may be appended to, and its last item read, if it has one be
 
 
 def is_open(x: Any) -> bool:
-    """Whether `x` is a size that the call decides, not its data."""
-    if not isinstance(x, torch.SymInt) or x.node.maybe_as_int() is not None:
+    """Whether `x` is a size that the call decides, not its data, or a number computed from such."""
+    if not isinstance(x, torch.SymInt | torch.SymFloat) or x.node.maybe_as_int() is not None:
         return False
     named: Any = x.node.expr.free_symbols
     return not any(symbol_is_type(s, SymT.UNBACKED_INT) for s in named)

@@ -1,5 +1,6 @@
 """Views: a Compute whose body is one Load with a remapped index; later passes inline them."""
 
+import sys
 from collections.abc import Callable, Sequence
 
 from monotile.frontends.builder import Builder, broadcast, load, wrap
@@ -93,7 +94,9 @@ def slice_(
     if x.shape == b.shape and step == 1:
         return x
     d = wrap(dim, len(x.shape))
-    first = _clamped(start, 0, x.shape[d])  # where it ends, the result's shape says
+    # Where it ends, the result's shape says; or where it begins, if it is the last part.
+    to_end = step == 1 and (end is None or end == sys.maxsize)
+    first = x.shape[d] - b.shape[d] if to_end else _clamped(start, 0, x.shape[d])
     return b.result(lambda *i: load(x, along(i, d, lambda k: add(mul(k, idx(step)), idx(first)))))
 
 

@@ -64,7 +64,14 @@ def _values(
         return ()
 
 
-_KNOWN = {"__builtins__": {"min": min, "max": max, "abs": abs, "float": float}, "math": math}
+_KNOWN = {"__builtins__": {"min": min, "max": max, "abs": abs, "float": float, "round": round}, "math": math}  # fmt: skip
+_FUNCTION = re.compile(r"torch\._sym_(sqrt|cos|sin|exp|log2|tan|tanh|atan)\(")
+
+
+def text_of(expr: Any) -> str:
+    """As an expression of Python over the symbols' names."""
+    text = PythonPrinter().doprint(expr).replace("torch.sym_float(", "float(")
+    return _FUNCTION.sub(r"math.\1(", text)
 
 
 def _names(name: str, text: str) -> bool:
@@ -115,7 +122,7 @@ def _conditions(exported: ExportedProgram, names: Collection[str]) -> tuple[str,
     own = [x for x in own if not (isinstance(x, sympy.Ne) and 1 in x.args)]
     every = [x for x in (*own, *kept(exported)) if x.free_symbols]
     known = [x for x in every if all(str(s) in names for s in x.free_symbols)]
-    return tuple(dict.fromkeys(PythonPrinter().doprint(x) for x in known))
+    return tuple(dict.fromkeys(map(text_of, known)))
 
 
 def _asserted(node: torch.fx.Node) -> Any:

@@ -5,18 +5,17 @@ decision needs more than its bounds, `Unsupported` says so.
 """
 
 import math
-import re
 from typing import Any
 
 import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, Mod
-from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Unsupported
 from monotile.frontends.torch.sizes.ranges import NO_RANGES, Ranges
+from monotile.frontends.torch.sizes.ranges import text_of as printed
 from monotile.ir.expr import Symbolic, SymbolicNumber
 
 Real = int | float
@@ -155,7 +154,7 @@ def expr_of(x: Real) -> Any:
 
 def text_of(x: Real) -> str:
     """As an expression of Python over the symbols' names."""
-    return PythonPrinter().doprint(x.expr) if isinstance(x, Size) else repr(x)
+    return printed(x.expr) if isinstance(x, Size) else repr(x)
 
 
 def _made(expr: Any, low: float, high: float, calls: Ranges) -> int:
@@ -165,7 +164,7 @@ def _made(expr: Any, low: float, high: float, calls: Ranges) -> int:
         return int(expr)
     if known := _sum(expr, calls):
         low, high = max(low, known[0]), min(high, known[1])
-    elif not expr.is_polynomial() and (tried := calls.values(PythonPrinter().doprint(expr))):
+    elif not expr.is_polynomial() and (tried := calls.values(printed(expr))):
         low, high = max(low, min(tried)), min(high, max(tried))
     if not (math.isfinite(low) and math.isfinite(high)):
         raise CaptureError(f"the size {expr} has no bound")
@@ -240,7 +239,7 @@ class Shapes:
     def __init__(self, ranges: Ranges = NO_RANGES) -> None:
         of, self._calls = ranges.of, ranges
         self._ranges = {n: ValueRanges(low, high) for n, low, high in of}
-        self._fixed = {n: low for n, low, high in of if low == high}
+        self._fixed: dict[str, Any] = {n: low for n, low, high in of if low == high}
 
     def admit(self, n: int | torch.SymInt, most: int) -> None:
         """The symbols of a size that data decide, from here on; `most`: what it is at most."""
@@ -248,16 +247,24 @@ class Shapes:
             for symbol in n.node.expr.free_symbols:
                 self._ranges.setdefault(str(symbol), ValueRanges(0, most))
 
+    def is_new(self, n: int | torch.SymInt) -> bool:
+        """Whether nothing is known of a symbol of the size."""
+        named = map(str, n.node.expr.free_symbols if isinstance(n, torch.SymInt) else ())
+        return any(x not in self._ranges and x not in self._fixed for x in named)
+
+    def equate(self, n: torch.SymInt, expr: Any) -> None:
+        """From here on, the size, which is a symbol alone, is `expr` of others."""
+        self._fixed[str(n.node.expr)] = expr
+
     def number(self, x: torch.SymInt | torch.SymFloat) -> float:
         """A Size, or a Number. Raises Unsupported for what has no expression of Python."""
         if isinstance(x, torch.SymInt):
             return self._found(x, -math.inf)
-        unknown = {str(s) for s in x.node.expr.free_symbols} - self._ranges.keys()
+        known = self._ranges.keys() | self._fixed.keys()
+        unknown = {str(s) for s in x.node.expr.free_symbols} - known
         if unknown:
             raise CaptureError(f"the number {x.node.expr} depends on data")
-        text = PythonPrinter().doprint(self._plain(x.node.expr))
-        text = text.replace("torch.sym_float(", "float(")
-        text = re.sub(r"torch\._sym_(sqrt|cos|sin|exp|log2|tan|tanh|atan)\(", r"math.\1(", text)
+        text = printed(self._plain(x.node.expr))
         if "torch" in text or "OpaqueUnaryFn" in text:
             raise Unsupported(f"the number {x.node.expr} is computed from sizes")
         return Number(text)

@@ -1,0 +1,160 @@
+"""What Python makes of sizes that a call decides: `int(n * 0.75)`, `math.sqrt(n)`, `max(1, int(n / 2))`.
+
+Python's own `int`, and what is written in C, gives a number, which would fix the size. In a module of the model's that asks for one so, these names give
+what PyTorch computes of a size instead, until the model is exported.
+"""
+
+import builtins
+import dis
+import math
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any, ClassVar
+
+import torch
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat)
+_sqrt: Any = torch._sym_sqrt  # pyright: ignore
+
+
+class _Class(type):
+    """Of a class that stands for Python's `own`: what is of `symbol` counts as one of it."""
+
+    own: ClassVar[type]
+    symbol: ClassVar[type]
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        known = len(args) == 1 and isinstance(args[0], _SYMBOLIC)
+        return cls.of_size(args[0]) if known else cls.own(*args, **named)
+
+    def of_size(cls, x: Any) -> Any:
+        raise NotImplementedError
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, (cls.own, cls.symbol))
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.own)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.own, name)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls.own or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(cls.own)
+
+
+class _Whole(_Class):
+    own, symbol = int, torch.SymInt
+
+    def of_size(cls, x: Any) -> Any:
+        return x if isinstance(x, torch.SymInt) else x.__trunc__()
+
+
+class _Fraction(_Class):
+    own, symbol = float, torch.SymFloat
+
+    def of_size(cls, x: Any) -> Any:
+        return torch.sym_float(x)
+
+
+class _Int(metaclass=_Whole):
+    """`int`."""
+
+
+class _Float(metaclass=_Fraction):
+    """`float`."""
+
+
+def _of_size(own: Callable[..., Any], symbolic: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A function of one number."""
+
+    def function(*args: Any) -> Any:
+        known = len(args) == 1 and isinstance(args[0], _SYMBOLIC)
+        return symbolic(args[0]) if known else own(*args)
+
+    return function
+
+
+def _ends(own: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """`min` or `max`."""
+
+    def function(*args: Any, **named: Any) -> Any:
+        numbers = all(isinstance(x, (int, float, *_SYMBOLIC)) for x in args)
+        if named or len(args) < 2 or not numbers or not any(isinstance(x, _SYMBOLIC) for x in args):
+            return own(*args, **named)
+        found = args[0]
+        for x in args[1:]:
+            found = symbolic(found, x)
+        return found
+
+    return function
+
+
+# Of the others that PyTorch computes of sizes, its exported graphs may have none.
+_FUNCTIONS = {
+    "sqrt": _of_size(math.sqrt, _sqrt),
+    "isqrt": _of_size(math.isqrt, lambda x: _sqrt(x).__trunc__()),
+}
+_MATH = ModuleType("math")
+_MATH.__dict__.update(vars(math) | _FUNCTIONS)
+_BUILTINS = {
+    "int": _Int,
+    "float": _Float,
+    "min": _ends(min, torch.sym_min),
+    "max": _ends(max, torch.sym_max),
+}
+# By the identity of what they stand for: not all that a module holds has a hash.
+_INSTEAD = (
+    {id(getattr(builtins, n)): new for n, new in _BUILTINS.items()}
+    | {id(getattr(math, n)): new for n, new in _FUNCTIONS.items()}
+    | {id(math): _MATH}
+)
+
+
+_MISSING = object()
+
+
+def _loaded(frame: FrameType) -> set[str]:
+    """The global names in the lines of what `frame` computes at the moment."""
+    code = list(dis.get_instructions(frame.f_code))
+    lines = [(x.positions.lineno, x.positions.end_lineno) for x in code if x.offset == frame.f_lasti and x.positions]  # fmt: skip
+    first, last = next(iter(lines), (None, None))
+    return {
+        x.argval
+        for x in code
+        if x.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        and x.positions
+        and x.positions.lineno
+        and (first or 0) <= x.positions.lineno <= (last or 0)
+    }
+
+
+class OpenNames:
+    """The modules whose names were changed, with what these were."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def opens(self, frame: FrameType) -> bool:
+        """Whether what `frame`, of the model's code, asks of a size may stay one from now on: its module has Python's own names so far."""
+        names = frame.f_globals
+        if any(names is x for x, _ in self._before):
+            return False
+        loaded = _loaded(frame)
+        own = {n: getattr(builtins, n) for n in _BUILTINS} | names
+        found = {n: _INSTEAD[id(x)] for n, x in own.items() if id(x) in _INSTEAD}
+        if found.keys().isdisjoint(loaded):
+            return False
+        self._before.append((names, {n: names.get(n, _MISSING) for n in found}))
+        names.update(found)
+        return True
+
+    def restore(self) -> None:
+        for names, before in self._before:
+            names.update(before)
+            for n in [n for n, x in before.items() if x is _MISSING]:
+                del names[n]
+        self._before.clear()

@@ -1,0 +1,88 @@
+"""Operators that PyTorch gives plain numbers only, of sizes that a call decides: by others that take these."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from monotile.frontends.torch.loops.stacked import is_open
+
+
+def opened(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """What the operator gives; None where PyTorch may compute it."""
+    of = _OPERATORS.get(name)
+    return of(*args, **named) if of else None
+
+
+def _linspace(
+    start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **named: Any
+) -> torch.Tensor | None:
+    """Counted from both ends, as PyTorch does."""
+    if not is_open(steps):
+        return None
+    named.pop("out", None)
+    k = torch.arange(steps, **named).to(dtype or torch.get_default_dtype())
+    last = torch.full_like(k, steps) - 1
+    step = (end - start) / last.clamp(min=1)
+    ahead = ((last + 1) // 2).clamp(min=1)
+    return torch.where(k < ahead, start + step * k, end - step * (last - k))
+
+
+def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
+    if not is_open(num_classes):
+        return None
+    return (x.unsqueeze(-1) == torch.arange(num_classes, device=x.device)).to(torch.int64)
+
+
+def _max_pool1d(
+    x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, **named: Any,
+) -> torch.Tensor | None:  # fmt: skip
+    """PyTorch's own asks for all sizes as numbers."""
+    if not any(map(is_open, x.shape)) or named.get("return_indices"):
+        return None
+    whole = _pooled("amax", 1)(x, kernel_size, stride, padding, dilation)
+    if whole is not None:
+        return whole
+    ways = (kernel_size, stride or kernel_size, padding, dilation)
+    ways = [(first, *_several(n, 1)) for first, n in zip((1, 1, 0, 1), ways, strict=True)]
+    pool: Any = functional.max_pool2d
+    return pool(x.unsqueeze(-2), *ways, ceil_mode).squeeze(-2)
+
+
+def _pooled(how: str, count: int) -> Callable[..., Any]:
+    """A pooling over all of `count` dimensions, as many as a size says."""
+
+    def pool(x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, *_: Any, **__: Any) -> Any:  # fmt: skip
+        del stride
+        sizes, kernel = x.shape[-count:], _several(kernel_size, count)
+        if not any(map(is_open, kernel)) or _several(padding, count) != (0,) * count:
+            return None
+        if how == "amax" and _several(dilation, count) != (1,) * count:
+            return None
+        if any(_expr(k) != _expr(n) for k, n in zip(kernel, sizes, strict=True)):
+            return None
+        return getattr(x, how)(tuple(range(-count, 0)), keepdim=True)
+
+    return pool
+
+
+def _several(x: Any, count: int) -> tuple[Any, ...]:
+    return (x,) * count if isinstance(x, int | torch.SymInt) else (*x,) * (count // len(x))
+
+
+def _expr(x: Any) -> Any:
+    return x.node.expr if isinstance(x, torch.SymInt) else x
+
+
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "linspace": _linspace,
+    "one_hot": _one_hot,
+    "max_pool1d": _max_pool1d,
+    "max_pool2d": _pooled("amax", 2),
+    "max_pool3d": _pooled("amax", 3),
+    "avg_pool1d": _pooled("mean", 1),
+    "avg_pool2d": _pooled("mean", 2),
+    "avg_pool3d": _pooled("mean", 3),
+}
