@@ -41,16 +41,17 @@ class Jacobians(nn.Module):
 class Descends(nn.Module):
     """An energy-based network: steps down its energy, by `torch.autograd.grad`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, attached: bool = False) -> None:
         super().__init__()
         self.energy = nn.Sequential(nn.Linear(3, 8), nn.SiLU(), nn.LayerNorm(8), nn.Linear(8, 1))
+        self.attached = attached
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
             for _ in range(2):
                 x = x.detach().requires_grad_(True)
                 x = x - 0.1 * torch.autograd.grad(self.energy(x).sum(), x)[0]
-        return x.detach()
+        return x if self.attached else x.detach()
 
 
 class Learns(nn.Module):
@@ -73,7 +74,7 @@ class Learns(nn.Module):
         return torch.stack(found).detach()
 
 
-@pytest.mark.parametrize("model", [Field(), Descends(), Learns()])
+@pytest.mark.parametrize("model", [Field(), Descends(), Descends(attached=True), Learns()])
 def test_a_model_that_differentiates(model: nn.Module) -> None:
     check(model.eval(), (torch.randn(5, {Field: 2, Descends: 3, Learns: 4}[type(model)]),))
 

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.export._trace import (
     _export,  # pyright: ignore[reportPrivateUsage] # the public function only exports before autograd
 )
+from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.origin import is_users
 
@@ -61,8 +62,12 @@ class Exporter:
             return self._behind(given, options)
 
     def _behind(self, given: Sequence[Any], options: Mapping[str, Any]) -> ExportedProgram:
-        with self._ended():
-            return _export(self.model, *given, pre_dispatch=False, **options)
+        detaching = self.model.register_forward_hook(lambda module, args, found: _detached(found))
+        try:
+            with self._ended():
+                return _export(self.model, *given, pre_dispatch=False, **options)
+        finally:
+            detaching.remove()
 
     @contextmanager
     def _ended(self) -> Generator[None]:
@@ -96,6 +101,11 @@ class Exporter:
             return plain(*args, **named)
 
         return hearing
+
+
+def _detached(found: Any) -> Any:
+    """A model's results, of which PyTorch would trace the derivatives too."""
+    return pytree.tree_map_only(torch.Tensor, lambda x: x.detach() if x.requires_grad else x, found)
 
 
 def _is_asked() -> bool:
