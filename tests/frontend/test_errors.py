@@ -94,6 +94,8 @@ def test_data_dependent_number() -> None:
 def test_torchscript() -> None:
     with pytest.raises(CaptureError, match="no TorchScript: pass the module that it was made of"):
         capture(torch.jit.trace(Call(lambda x: x * 2), X), (X,))
+    with pytest.raises(CaptureError, match=r"0 is TorchScript, .*: put the module there"):
+        capture(nn.Sequential(torch.jit.script(nn.Linear(3, 3)), nn.ReLU()), (X,))
 
 
 def test_errors_of_the_model_keep_their_cause() -> None:

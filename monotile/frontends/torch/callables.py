@@ -61,6 +61,13 @@ def arguments(args: Sequence[Any] | torch.Tensor) -> Sequence[Any]:
     return (args,) if isinstance(args, torch.Tensor) else args
 
 
+def check_script(model: torch.nn.Module) -> None:
+    """Raises CaptureError for a model that fails and has a module of TorchScript in it."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise CaptureError(f"{name} is TorchScript, which torch.export does not take: put the module there that it was made of")  # fmt: skip
+
+
 def check_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises CaptureError if `model`, which did not take these, cannot take them by what its `forward` says."""
     signature = _signature(model.forward)

@@ -17,6 +17,7 @@ from monotile.frontends.torch.callables import (
     arguments,
     as_module,
     check_call,
+    check_script,
     name_of,
     note_parameters,
 )
@@ -117,6 +118,7 @@ def export(
             raise CaptureError(f"{name_of(model)} cannot be captured: {e}") from e
         except Exception as e:
             if isinstance(e, TypeError):
+                check_script(model)
                 check_call(model, args, kwargs or {})
             where = raised_at(e)
             text = str(e).strip()
