@@ -25,13 +25,13 @@ import textwrap
 from types import CodeType
 
 from monotile.frontends.torch.branches.exits import (
-    FLAG,
     RESULT,
     fold,
     without_continue,
     without_exits,
 )
 from monotile.frontends.torch.branches.sides import (
+    FLAG,
     OWN,
     Body,
     assigned,
@@ -43,7 +43,14 @@ from monotile.frontends.torch.branches.sides import (
     may_run,
     read_before,
 )
-from monotile.frontends.torch.loops.turning import HELPERS, comprehended, local_names, turning
+from monotile.frontends.torch.loops.turning import (
+    ENDLESS,
+    HELPERS,
+    comprehended,
+    local_names,
+    turning,
+    until,
+)
 
 _HELPERS = ("Choice", "both", "either", "hits", "opposite", "MISSING")
 
@@ -65,7 +72,8 @@ def converted(
     if not _Convert(made, lines, turns, local_names(made, frozenset(old.co_freevars))).all():
         return None
     made.decorator_list = []
-    for module, helpers in (("branches.selection", _HELPERS), ("loops.turns", HELPERS)):
+    helpers_of = (("branches.selection", _HELPERS), ("loops.turns", HELPERS), ("loops.until", ENDLESS))  # fmt: skip
+    for module, helpers in helpers_of:
         names = [ast.alias(n, OWN + n) for n in helpers]
         made.body.insert(0, ast.ImportFrom(f"monotile.frontends.torch.{module}", names, 0))
     arguments = ast.arguments([], [ast.arg(n) for n in old.co_freevars], None, [], [], None, [])
@@ -152,6 +160,8 @@ class _Convert:
         if isinstance(s, ast.For) and not s.orelse and (there := lines_of(s.iter, self.turns)):
             self.found.update(there)
             return self._turns(s, after)
+        if isinstance(s, ast.While) and not s.orelse and self._is_endless(s):
+            return self._until(s, after)
         if isinstance(s, (ast.For, ast.While)):
             after |= read_before([s])
             s.body = without_continue(s.body, self.lines)
@@ -168,6 +178,17 @@ class _Convert:
         s.body = without_continue(s.body, self.lines)
         inner = self._statements(copy.deepcopy(s.body), after | read_before([s]))
         return turning(s, self.name("turns"), inner, after, self.names, self.closed)
+
+    def _is_endless(self, s: ast.While) -> bool:
+        """Whether a tensor says whether it goes on."""
+        return not _has(s.test, ast.NamedExpr) and self.wanted(s.test) is not None
+
+    def _until(self, s: ast.While, after: frozenset[str]) -> Body:
+        s.body = without_continue(s.body, self.lines)
+        behind = after | read_before([s])
+        inner = self._statements(copy.deepcopy(s.body), behind)
+        function = (self.names, self.closed)
+        return until(s, self.name("until"), _lazily(s.test), inner, after, function)
 
     def _hits(self, s: ast.For, line: int, after: frozenset[str]) -> Body:
         """A loop over the places of what is not zero: over all places, with an `if` (`hits.py`)."""

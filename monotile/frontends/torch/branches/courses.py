@@ -30,6 +30,7 @@ from monotile.frontends.torch.branches.regions import LeakError, outline
 from monotile.frontends.torch.branches.selection import Unjoinable
 from monotile.frontends.torch.loops.heard import BegunError, loops_heard
 from monotile.frontends.torch.loops.turns import Turns
+from monotile.frontends.torch.loops.until import EndlessError
 from monotile.frontends.torch.numbers.constants import Constants
 from monotile.frontends.torch.origin import (
     describe_frame,
@@ -72,7 +73,7 @@ def all_courses(export: Export) -> ExportedProgram:
 
 def _outlined(export: Export, most: int) -> ExportedProgram:
     """At most so many functions are converted. Raises LeakError where the sides of a converted `if` cannot be kept apart."""
-    known = Constants(), Checks()
+    known, refused = (Constants(), Checks()), list[CaptureError]()
     with choices(most) as conversions, patch.object(Turns, "begun", set[str]()):
         while True:
             try:
@@ -82,6 +83,14 @@ def _outlined(export: Export, most: int) -> ExportedProgram:
             except Unjoinable as e:
                 conversions.refuse(conversions.raised_in(e), e.line)
                 continue
+            except EndlessError as e:
+                conversions.refuse(conversions.raised_in(e), e.line)
+                refused.append(e)
+                continue
+            except CaptureError as e:
+                if not refused or isinstance(e, LeakError):
+                    raise
+                raise refused[-1] from e
             return outline(shared_as_run(lifted_once(merged)))
 
 
@@ -103,11 +112,7 @@ def _courses(
         if not constants.still(exported):
             raise _Again
         if len(found) == MOST:
-            raise TooManyCoursesError(
-                f"the model's course depends on a tensor's value in more than {MOST} ways, at the end at"
-                f" {trace.where}: write it with torch.cond, or a loop with torch.while_loop, or let"
-                ' torch.compile(model, backend="monotile") split it there'
-            )
+            raise trace.too_many()
         found[tuple(trace.answers)] = exported
         todo += [(*trace.answers[:k], True) for k in range(trace.given, len(trace.answers))]
     return found
@@ -141,6 +146,13 @@ class _Trace:
             + (f", at {at}" if at else "")
             + f": {type(error).__name__}: {error}. Both ways have to be possible: a check of data may be written"
             " with torch._check, which is dropped"
+        )
+
+    def too_many(self) -> TooManyCoursesError:
+        return TooManyCoursesError(
+            f"the model's course depends on a tensor's value in more than {MOST} ways, at the end at"
+            f" {self.where}: write it with torch.cond, or a loop with torch.while_loop, or let"
+            ' torch.compile(model, backend="monotile") split it there'
         )
 
     @contextmanager
@@ -232,6 +244,8 @@ class _Trace:
                 f"at {self.where}: this depends on a tensor's value, in a function that assigns a global name:"
                 " it cannot be traced both ways. Express the choice with tensors (torch.where, torch.cond)"
             )
+        if self._met == MOST:  # a loop may have no other end
+            raise self.too_many()
         marks.fork(marks.truth(x))
         if self._met == len(self.answers):
             self.answers.append(False)

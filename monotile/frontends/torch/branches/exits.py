@@ -1,7 +1,7 @@
 """Statements that leave a side of a Python `if`, written without leaving it.
 
 What is behind an `if` of which one side ends with a return (or a continue, in a loop's body) moves into the side that goes on. In a loop
-that a return or a break may leave, each iteration asks first whether one has:
+that a return or a break may leave, each iteration asks first whether one has (of a `while`, its test):
 
     for layer in layers:                  done = False
         x = layer(x)                      for layer in layers:
@@ -18,10 +18,9 @@ import ast
 import copy
 from collections.abc import Callable, Mapping
 
-from monotile.frontends.torch.branches.sides import OWN, Body, like, lines_of
+from monotile.frontends.torch.branches.sides import FLAG, OWN, Body, like, lines_of
 
 RESULT = f"{OWN}result"  # of a function whose returns were moved
-FLAG = f"{OWN}is_"  # prefix of names that are bools, or tensors of one
 
 # What stands for a statement that leaves: by its type.
 Instead = Mapping[type[ast.stmt], Callable[[ast.stmt], Body]]
@@ -41,10 +40,12 @@ def without_continue(body: Body, lines: frozenset[int]) -> Body:
 
 
 def _loop(s: ast.stmt, k: int, lines: frozenset[int]) -> Body:
-    inside = [x for x in s.body if isinstance(x, ast.If)] if isinstance(s, ast.For) else []
+    inside = (
+        [x for x in s.body if isinstance(x, ast.If)] if isinstance(s, (ast.For, ast.While)) else []
+    )
     leaving = (ast.Return, ast.Break)
     tests = [x.test for x in inside if _is_wanted(x, lines) and _holds(x, leaving)]
-    if not isinstance(s, ast.For) or not tests:
+    if not isinstance(s, (ast.For, ast.While)) or not tests:
         return [s]
     done, returned = f"{FLAG}done{k}", f"{FLAG}returned{k}"
 
@@ -60,13 +61,24 @@ def _loop(s: ast.stmt, k: int, lines: frozenset[int]) -> Body:
     body = fold(s.body, instead, lines, anywhere=True)
     if body is None:
         return [s]
-    orelse, s.body = s.orelse, Body([_if(ast.UnaryOp(ast.Not(), _read(done)), body, line)])
-    s.orelse = []
+    going = ast.UnaryOp(ast.Not(), _read(done))
+    if isinstance(s, ast.For):
+        s.body = [_if(going, body, line)]
+    else:  # its test is asked no more, and is a tensor as `done` is
+        s.body, s.test = body, _if(ast.BoolOp(ast.And(), [going, s.test]), [], line).test
+    orelse, s.orelse = s.orelse, Body()
     first = [like(_assign(n, ast.Constant(False)), s) for n in (done, returned)]
     after = [_if(ast.UnaryOp(ast.Not(), _read(done)), orelse, line)] if orelse else []
     if any(isinstance(x, ast.Return) for x in ast.walk(before)):
-        after.append(_if(_read(returned), [ast.Return(_read(RESULT))], line))
+        found = ast.Return(_read(RESULT))
+        after.append(like(found, s) if _is_endless(before) else _if(_read(returned), [found], line))
     return [*first, s, *after]
+
+
+def _is_endless(s: ast.For | ast.While) -> bool:
+    """Whether only a return ends it."""
+    left = any(isinstance(x, ast.Break) for x in ast.walk(s))
+    return isinstance(s, ast.While) and isinstance(s.test, ast.Constant) and bool(s.test.value) and not left  # fmt: skip
 
 
 def _read(name: str) -> ast.expr:

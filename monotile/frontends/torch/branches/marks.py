@@ -13,6 +13,8 @@ And where the body of a loop lies that takes as many turns as a size says, trace
     turns(count, first)  begins it: the number of the turn, int64 [], and what is carried, in the first turn `first`
     turned(count, last, each)  ends it: what the last turn leaves, `first` if there is none, and what each gives, [count, ...]
 
+Where `count` is UNTIL, the last of what is carried, bool [], says whether there is a next turn, and it becomes a `while_loop`.
+
 And what a graph takes for granted: `known(x, values, text)`, that the numbers in x [n] are these; each call asks (`lower/known.py`).
 """
 
@@ -23,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import has_side_effect
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+UNTIL = -1
 ASSERTED = "asserted"  # the text of an assertion of the model's
 _LIBRARY = torch.library.Library("monotile", "DEF")
 _LIBRARY.define("side(Tensor test, int part) -> ()")

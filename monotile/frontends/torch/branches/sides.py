@@ -7,6 +7,7 @@ from typing import Any
 
 Body = list[ast.stmt]
 OWN = "_monotile_"  # prefix of generated names
+FLAG = f"{OWN}is_"  # of those that are bools, or tensors of one
 
 
 def lines_of(test: ast.expr, lines: Iterable[int]) -> list[int]:
@@ -48,6 +49,9 @@ def read_before(body: Body, bound: frozenset[str] = frozenset()) -> frozenset[st
                 found |= loads(ast.Expr(iterable)).keys() - bound
                 own = bound | assigned([ast.Assign([target], iterable)])
                 found |= read_before(inner, own) | read_before(orelse, bound)
+            case ast.While(test, inner, orelse):
+                found |= loads(ast.Expr(test)).keys() - bound
+                found |= read_before(inner, bound) | read_before(orelse, bound)
             case _:  # of what it binds, a part of it may be read first
                 found |= (loads(s).keys() | assigned([s])) - bound
         bound |= _bound(s)

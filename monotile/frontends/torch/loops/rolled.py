@@ -1,4 +1,4 @@
-"""The body of a loop, between marks in a graph (`branches/marks.py`), as a `scan`.
+"""The body of a loop, between marks in a graph (`branches/marks.py`), as a `scan`, or a `while_loop`.
 
 It becomes a subgraph. What it reads of the graph around is given to it; what it changes in place there is carried, and written back behind
 the loop.
@@ -14,6 +14,7 @@ from torch import fx
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.branches.inside import between, changed_outside, copy_nodes, line_of
+from monotile.frontends.torch.branches.marks import UNTIL
 from monotile.frontends.torch.rewriting.aliasing import Groups, changed, packet, sources
 
 aten = torch.ops.aten
@@ -25,6 +26,8 @@ class Rolled:
     def __init__(self, graph: fx.Graph, start: fx.Node, end: fx.Node) -> None:
         self.graph, self.start, self.end = graph, start, end
         self._lift_sizes()
+        for node in [n for n in start.users if not n.users]:
+            graph.erase_node(node)
         for node in between(start, end):
             for x in _same(node):
                 node.replace_all_uses_with(x)
@@ -77,7 +80,8 @@ class Rolled:
                 raise self._refusal(f"it updates a tensor in place that it begins with, from {line_of(x)}, and others know: begin with a clone")  # fmt: skip
 
     def _refusal(self, text: str) -> CaptureError:
-        return CaptureError(f"at {line_of(self.start)}: this loop takes as many turns as a size of dynamic_shapes says, and {text}")  # fmt: skip
+        what = "goes on as long as data say" if self.start.args[0] == UNTIL else "takes as many turns as a size of dynamic_shapes says"  # fmt: skip
+        return CaptureError(f"at {line_of(self.start)}: this loop {what}, and {text}")
 
     def outer(self) -> list[fx.Node]:
         """What the body reads or gives of the graph around it."""
@@ -96,17 +100,24 @@ class Rolled:
         made = body.graph_of([*_nodes(last), *self.updated], _nodes(each))
         setattr(root, name, fx.GraphModule(root, made))
         with self.graph.inserting_before(self.end):
-            numbers = self._call(aten.arange.default, self._numbers(count), count)
-            numbers.kwargs = {"dtype": torch.int64, "device": torch.device("cpu")}
             init = [self._call(aten.clone.default, _like(x), x) for x in carried]
             for x in init:
                 x.kwargs = {"memory_format": torch.contiguous_format}
-            step = self.graph.get_attr(name)
+            step, outer = self.graph.get_attr(name), tuple(self._apart(closed, groups))
             values = [_like(x) for x in carried]
             stacked = list(self.end.meta["val"])[len(_nodes(last)) :]
-            given = (step, init, [numbers], tuple(self._apart(closed, groups)))
-            scan = self._call(torch.ops.higher_order.scan, (*values, *stacked), *given)
-            parts = [self._call(operator.getitem, v, scan, k) for k, v in enumerate(scan.meta["val"])]  # fmt: skip
+            if count == UNTIL:
+                setattr(
+                    root, f"{name}_test", fx.GraphModule(root, body.test(len(_nodes(first)) - 1))
+                )
+                given = (self.graph.get_attr(f"{name}_test"), step, tuple(init), outer)
+                loop = self._call(torch.ops.higher_order.while_loop, tuple(values), *given)
+            else:
+                numbers = self._call(aten.arange.default, self._numbers(count), count)
+                numbers.kwargs = {"dtype": torch.int64, "device": torch.device("cpu")}
+                given = (step, init, [numbers], outer)
+                loop = self._call(torch.ops.higher_order.scan, (*values, *stacked), *given)
+            parts = [self._call(operator.getitem, v, loop, k) for k, v in enumerate(loop.meta["val"])]  # fmt: skip
             for x, part in zip(self.updated, parts[len(_nodes(first)) :], strict=False):
                 self._call(aten.copy_.default, x.meta["val"], x, part)
         found = [*parts[: len(_nodes(first))], *parts[len(carried) :]]
@@ -152,10 +163,11 @@ class _Body:
             if own is not None:
                 copied = own in changes or x in of.updated
                 self._env[own] = self._copy(held) if copied else held
-        number = self._graph.placeholder("turn")
-        number.meta = dict(of.start.meta) | {"val": of.start.meta["val"][0]}
-        if 0 in begun:
-            self._env[begun[0]] = number
+        if of.start.args[0] != UNTIL:
+            number = self._graph.placeholder("turn")
+            number.meta = dict(of.start.meta) | {"val": of.start.meta["val"][0]}
+            if 0 in begun:
+                self._env[begun[0]] = number
         for x in closed:
             self._env[x] = self._given(x.name, x)
 
@@ -174,6 +186,13 @@ class _Body:
                 env[x] = graph.node_copy(x)
         outputs = [self._copy(env[x]) for x in (*last, *each)]
         graph.output(tuple(outputs)).meta["val"] = tuple(x.meta["val"] for x in outputs)
+        return graph
+
+    def test(self, place: int) -> fx.Graph:
+        """Another function of the same: the one of these that says whether there is a next turn."""
+        graph = fx.Graph()
+        given = [graph.node_copy(x) for x in self._graph.find_nodes(op="placeholder")]
+        graph.output(given[place]).meta["val"] = given[place].meta["val"]
         return graph
 
     def _copy(self, x: fx.Node) -> fx.Node:

@@ -1,6 +1,7 @@
-"""The text of a loop that takes as many turns as a size says (`turns.py`), and of list comprehensions that are such loops."""
+"""The text of a loop that takes as many turns as a size says (`turns.py`) or goes on as long as a tensor says (`until.py`), and of list comprehensions that are such loops."""
 
 import ast
+from collections.abc import Sequence
 
 from monotile.frontends.torch.branches.sides import (
     OWN,
@@ -14,6 +15,7 @@ from monotile.frontends.torch.branches.sides import (
 
 _HEADS = ("len", "range", "zip", "enumerate", "reversed")
 HELPERS = ("Turns", "over")
+ENDLESS = ("Until",)
 
 
 class _Over(ast.NodeTransformer):
@@ -40,39 +42,9 @@ def turning(
     """What becomes of `s`. loop: a new name. body: of its own, converted. after: names that may be read behind it. own: the local names of its
     function; closed: those of them that functions in it read."""
     taken = ast.Assign([s.target], ast.Name(f"{loop}_item", ast.Load()))
-    bound = assigned([taken, *s.body])
-    first = read_before([taken, *s.body]) & bound
-    known = {n for x in s.body for n in loads(x)} | closed | after
-    read = {n for n in known - bound if n in own or n.startswith(OWN)}
-    names = sorted(read | (bound & (first | after | closed)))
-    missing = f"{OWN}MISSING"
-    back = [
-        x
-        for n in names
-        for x in (
-            f"{n} = {loop}.names.get({n!r}, {missing})",
-            f"if {n} is {missing}:",
-            f"    del {n}",
-        )
-    ]
-    text = [
-        f"{loop} = {OWN}Turns(OVER, {tuple(names)!r}, {tuple(sorted(first))!r})",
-        f"with {loop}:",
-        f"    while {loop}.more(locals()):",
-        f"        if {loop}.undecided:",
-        "            pass",
-        *(f"            {x}" for x in back),
-        f"        TARGET = {loop}.item",
-        "        BODY",
-        f"if {loop}.undecided:",
-        "    pass",
-        *(f"    {x}" for x in back),
-    ]
-    made = ast.parse("\n".join(text)).body
-    for x in made:
-        for node in ast.walk(x):
-            if isinstance(node, (ast.expr, ast.stmt)):
-                ast.copy_location(node, s.iter)
+    names, first = _names([taken, *s.body], [], after, own, closed)
+    heads = (f"{OWN}Turns(OVER, {names!r}, {first!r})", "more(locals())", f"TARGET = {loop}.item")
+    made = _loop_of(loop, names, heads, s.iter)
     match made:
         case [ast.Assign(value=ast.Call() as call), ast.With(body=[ast.While() as turn]), ast.If()]:
             call.args[0] = _Over().visit(s.iter)
@@ -83,6 +55,68 @@ def turning(
         case _:
             raise AssertionError
     return made
+
+
+def until(
+    s: ast.While, loop: str, test: ast.expr, body: Body, after: frozenset[str], function: tuple[frozenset[str], frozenset[str]],
+) -> Body:  # fmt: skip
+    """What becomes of `s`, which goes on as long as a tensor says (`until.py`). test, body: its own, converted. function: `own` and `closed` of `turning`."""
+    names, first = _names(s.body, [s.test], after, *function)
+    heads = (f"{OWN}Until({names!r}, {first!r}, {s.test.lineno})", "more(locals(), TEST)", "pass")
+    made = _loop_of(loop, names, heads, s.test)
+    match made:
+        case [ast.Assign(), ast.With(body=[ast.While(test=ast.Call() as more) as turn]), ast.If()]:
+            more.args[1] = test
+            turn.body[2:] = body
+        case _:
+            raise AssertionError
+    return made
+
+
+def _names(
+    body: Body, tests: list[ast.expr], after: frozenset[str], own: frozenset[str], closed: frozenset[str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """The names that a loop reads or leaves, and those of them that a turn may read before it binds them."""
+    bound = assigned(body)
+    asked: Body = [ast.Expr(x) for x in tests]
+    first = read_before([*asked, *body]) & bound
+    known = {n for x in (*asked, *body) for n in loads(x)} | closed | after
+    read = {n for n in known - bound if n in own or n.startswith(OWN)}
+    return tuple(sorted(read | (bound & (first | after | closed)))), tuple(sorted(first))
+
+
+def _loop_of(loop: str, names: Sequence[str], heads: tuple[str, str, str], at: ast.expr) -> Body:
+    """The text of a loop without its body. heads: what it is, what is asked before a turn, and the turn's first line."""
+    missing = f"{OWN}MISSING"
+    back = [
+        x
+        for n in names
+        for x in (
+            f"{n} = {loop}.names.get({n!r}, {missing})",
+            f"if {n} is {missing}:",
+            f"    del {n}",
+        )
+    ]
+    made, more, item = heads
+    text = [
+        f"{loop} = {made}",
+        f"with {loop}:",
+        f"    while {loop}.{more}:",
+        f"        if {loop}.undecided:",
+        "            pass",
+        *(f"            {x}" for x in back),
+        f"        {item}",
+        "        BODY",
+        f"if {loop}.undecided:",
+        "    pass",
+        *(f"    {x}" for x in back),
+    ]
+    found = ast.parse("\n".join(text)).body
+    for x in found:
+        for node in ast.walk(x):
+            if isinstance(node, (ast.expr, ast.stmt)):
+                ast.copy_location(node, at)
+    return found
 
 
 def local_names(made: ast.FunctionDef, free: frozenset[str]) -> frozenset[str]:

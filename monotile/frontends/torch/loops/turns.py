@@ -70,7 +70,7 @@ class Turns:
         self._listed, self._first = names, frozenset(first)
         self.names: dict[str, Any] = {}
         self.item: Any = None
-        self.where = describe_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        self.where = describe_frame(users_frame(sys._getframe(1)))  # pyright: ignore[reportPrivateUsage]
         self.open = False
         self._passes: Passes | None = None
         self._tried = ExitStack()
@@ -115,7 +115,7 @@ class Turns:
             places, growths = yield from self._try()
             self._first_try = False
         if self.where in self.begun or any(map(self._is_settled_late, places)):
-            if least(over.count) < 1:
+            if not self._begins():
                 self._refuse_change(places, "which may take no turn at all")
             self.item = over.at(0)
             names = yield
@@ -127,8 +127,21 @@ class Turns:
 
     def _may_begin(self) -> bool:
         """Whether there is a first turn in each call, which was not known to be needed."""
+        return self.where not in self.begun and self._begins()
+
+    def _begins(self) -> bool:
+        """Whether there is a first turn in each call."""
         assert self._over is not None
-        return self.where not in self.begun and least(self._over.count) > 0
+        return least(self._over.count) > 0
+
+    def _left(self, begun: int) -> Any:
+        """How many turns there are but for the first `begun`."""
+        assert self._over is not None
+        return self._over.count - begun
+
+    def _goes_on(self) -> list[torch.Tensor]:
+        """What says whether there is a next turn, where that is no number of turns."""
+        return []
 
     def _try(self) -> Generator[None, Mapping[str, Any], tuple[list[Place], list[Growth]]]:
         """A turn that leaves no trace: what it changes."""
@@ -183,10 +196,11 @@ class Turns:
         """The turn that is traced for all but the first `begun`."""
         assert self._over is not None
         carried = [_Carried(p) for p in places]
-        count = self._over.count - begun
+        count = self._left(begun)
         lasts = [_last(g) for g in growths]
         firsts = [x for c in carried for x in c.first]
-        turn, *given = turns(count, [*firsts, *(x for x in lasts if x is not None)])
+        kept = [*firsts, *(x for x in lasts if x is not None)]
+        turn, *given = turns(count, [*kept, *self._goes_on()])
         fresh = iter(given)
         for c in carried:
             c.begin(fresh)
@@ -205,7 +219,8 @@ class Turns:
         lists = [self._now(g, names) for g in growths]
         kept += [x.last for x, last in zip(lists, lasts, strict=True) if last is not None]
         each, form = pytree.tree_flatten([(x.front, x.new) for x in lists])
-        found = iter(turned(count, kept, [x for x in each if isinstance(x, torch.Tensor)]))
+        each_turn = [x for x in each if isinstance(x, torch.Tensor)]
+        found = iter(turned(count, [*kept, *self._goes_on()], each_turn))
         self.names |= {n: names.get(n, MISSING) for n in self._listed}
         for c in carried:
             c.end(found)
