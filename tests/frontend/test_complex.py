@@ -47,7 +47,15 @@ def test_arithmetic(dtype: torch.dtype) -> None:
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
             z = torch.complex(x, y) * (2 + 1j) + x - y * 1j
             w = torch.exp(z * 0.1) * torch.exp(1j * x) - 2 * z
-            return torch.view_as_real(z), (-w).real, (w / 3).imag, w.abs(), (w / y).angle()
+            return (
+                torch.view_as_real(z),
+                (-w).real,
+                (w / 3).imag,
+                w.abs(),
+                (w / y).angle(),
+                torch.linalg.vector_norm(w, dim=-1),
+                w.norm(1),
+            )
 
     check(Model(), (torch.randn(4, 6, dtype=dtype), torch.rand(4, 6, dtype=dtype) + 0.5))
 

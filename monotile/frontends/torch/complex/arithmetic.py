@@ -1,6 +1,7 @@
 """Operators that work on complex numbers one by one."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from monotile.frontends.builder import Builder, Unsupported, element, load, raised
 from monotile.frontends.torch.complex.pair import (
@@ -13,6 +14,7 @@ from monotile.frontends.torch.complex.pair import (
     zero,
 )
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.reductions import vector_norm
 from monotile.ir.expr import Expr, Tensor, const
 
 Lowering = Callable[..., Number]
@@ -181,6 +183,11 @@ def _abs(b: Builder, x: Pair) -> Tensor:
     return b.result(lambda *i: _length(x, i))
 
 
+def _vector_norm(b: Builder, x: Pair, *args: Any, **named: Any) -> Tensor:
+    lengths = b.emit(x.real.shape, x.real.dtype, lambda *i: _length(x, i), part="lengths")
+    return vector_norm(b, lengths, *args, **named)
+
+
 def _angle(b: Builder, x: Pair) -> Tensor:
     return b.result(lambda *i: _direction(x, i))
 
@@ -222,6 +229,7 @@ ARITHMETIC: Mapping[str, Lowering] = {
     "real": lambda b, x: x.real,
     "imag": lambda b, x: x.imag,
     "abs": _abs,
+    "linalg_vector_norm": _vector_norm,
     "angle": _angle,
     "_to": _to_copy,  # "_to_copy": a copy is what it is a copy of
     "to": _to_copy,
