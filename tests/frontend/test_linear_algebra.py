@@ -135,6 +135,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         (right(2, 5, 3) * torch.tensor([1.0, 2.0, 0.0]),),
     ),
     "svd of zeros": (lambda x: orthonormal(*linalg.svd(0 * x, False)), (right(3, 5),)),
+    "exponential": (
+        lambda x: (linalg.matrix_exp(x), linalg.matrix_exp(x - x.mT)),
+        (4 * right(2, 4, 4),),
+    ),
     "pinv": (linalg.pinv, (right(5, 3),)),
     "rank, condition, nuclear norm": (
         lambda x: (linalg.matrix_rank(x), linalg.cond(x), linalg.matrix_norm(x, "nuc")),

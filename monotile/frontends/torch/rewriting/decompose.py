@@ -22,6 +22,7 @@ from monotile.frontends.torch.rewriting.fast_paths import decompositions
 from monotile.frontends.torch.rewriting.foreach import decompositions_of_lists
 from monotile.frontends.torch.rewriting.in_place import without_updates
 from monotile.frontends.torch.rewriting.lifted import lifted_once
+from monotile.frontends.torch.rewriting.matrix_exponential import matrix_exponential
 from monotile.frontends.torch.rewriting.pseudoinverse import pseudoinverse
 from monotile.frontends.torch.rewriting.quantizing import decompositions_in
 from monotile.frontends.torch.rewriting.sharing import shared_as_run
@@ -45,6 +46,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         table.update(decompositions())
         table.update(DECOMPOSITIONS)
         table.update(decompositions_of_lists())
+        table[torch.ops.aten.linalg_matrix_exp.default] = matrix_exponential
         table[torch.ops.aten.linalg_pinv.atol_rtol_tensor] = pseudoinverse
         table.update(decompositions_in(exported.graph_module))
         for op in [op for op in table if find(op) is not None]:
