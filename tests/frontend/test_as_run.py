@@ -6,6 +6,7 @@ from torch import nn
 
 import monotile
 from monotile.errors import CaptureError
+from tests.frontend.against import check
 
 T = torch.Tensor
 
@@ -69,3 +70,15 @@ def test_a_module_that_is_moved(dtype: torch.dtype) -> None:
     compiled = monotile.compile(model, (x,))
     assert model.router.weight.dtype is dtype
     torch.testing.assert_close(compiled(x), model(x))
+
+
+class Bytes(nn.Module):
+    """Masks of uint8, as in conditional random fields."""
+
+    def forward(self, x: T, mask: T) -> tuple[T, T]:
+        return torch.where(mask, x, -x), x.where(condition=mask, other=x + 1)
+
+
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+def test_masks_of_bytes() -> None:
+    check(Bytes(), (torch.randn(3, 4), torch.randint(0, 2, (3, 4), dtype=torch.uint8)))

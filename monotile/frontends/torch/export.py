@@ -37,6 +37,7 @@ from monotile.frontends.torch.sizes.narrowed import exported_for
 from monotile.frontends.torch.tracing.as_run import exported_as_run
 from monotile.frontends.torch.tracing.assigned_data import AssignedData
 from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
+from monotile.frontends.torch.tracing.byte_masks import ByteMasks
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.tracing.counts import Counts
 from monotile.frontends.torch.tracing.derivatives import Exporter
@@ -210,6 +211,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         equality_is_traced(),
         TransformsOfHalves(),
         Counts(),
+        ByteMasks(),
         picks_by_tensors(),
         checks_are_unordered(),
         modules_move(),

@@ -35,6 +35,7 @@ _OWN = tuple(
         "tracing/as_run.py",
         "tracing/assigned_data.py",
         "tracing/builtin_names.py",
+        "tracing/byte_masks.py",
         "tracing/counts.py",
         "tracing/derivatives.py",
         "tracing/equality.py",
