@@ -65,6 +65,7 @@ OPERATORS: dict[str, Callable[[Tensor], Any]] = {
     "linspace": lambda x: torch.linspace(-1, 3, x.shape[1]) + x,
     "linspace of float64": lambda x: torch.linspace(1, 0, steps=x.shape[1], dtype=torch.float64),
     "one_hot": lambda x: F.one_hot((x > 0).long(), 1 + x.shape[1]),
+    "einsum of three": lambda x: torch.einsum("bi,bj,bk->ij", x, x, x),
     "a list": lambda x: torch.cat([x[:1], x[-1:]] * x.shape[1], 1),
     "a list, stacked": lambda x: torch.stack([x] * (x.shape[1] + 1)),
     "max_pool1d": lambda x: F.max_pool1d(torch.cat([x, x], 1)[:, None], 2, 1),

@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.backends import opt_einsum
 from torch.export import ExportedProgram
 from torch.fx.experimental import _config as config
 from torch.utils import _pytree as pytree
@@ -160,7 +161,8 @@ def _exported(
 
     def within_sizes(shapes: Any, deferred: bool) -> ExportedProgram:
         # Each time: a trace that failed has kept things too.
-        with unchanged(model), patch.object(config, "backed_size_oblivious", deferred):
+        oblivious = patch.object(config, "backed_size_oblivious", deferred)
+        with unchanged(model), oblivious, _einsum_of(shapes):
             return exporter(
                 args,
                 kwargs,
@@ -184,6 +186,16 @@ def _exported(
         if found is None:
             raise
         return found
+
+
+@contextmanager
+def _einsum_of(shapes: Any) -> Generator[None]:
+    """Within, `torch.einsum` of several operands goes from left to right where sizes are open: opt_einsum asks for them as numbers."""
+    if not shapes:
+        yield
+        return
+    with patch.object(opt_einsum, "is_available", lambda: False):
+        yield
 
 
 def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
