@@ -30,7 +30,7 @@ class Common(_Family, frozen=True):
     near:            latencies that a step saves which reads only what its task made.
     worth:           part of the time of a simpler schedule that a more complicated one may take at most.
     resident:        part of the last-level cache that a network's weights may fill and still be there in the next call.
-    gap:             bytes that a worker could have read while it waits for a line that is far from the one before.
+    gap:             bytes that a worker could have read while it waits for a line that is far from the one before; 0 where others go on meanwhile.
     """
 
     transcendental: float
@@ -45,7 +45,7 @@ class Common(_Family, frozen=True):
     near: float
     worth: float
     resident: float
-    gap: float = 0.0
+    gap: float
 
 
 class RegisterTiles(_Family, frozen=True):

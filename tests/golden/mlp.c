@@ -15,31 +15,32 @@
 #define MT_RUN 0
 #include "cpu/device/outer.h"
 
-static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const uint16_t* const w1_6, const uint16_t* const w2_15, uint16_t* const y_41) {
+static void stage_y(mt_call* call, int thread, const uint16_t* const x_3, const uint16_t* const w1_7, const uint16_t* const w2_17, uint16_t* const y_43) {
   void* const* const pointers = call->pointers;
   char* const workspace = call->workspace;
   (void)pointers, (void)workspace;
   for (int worker = thread; worker < 2; worker += call->threads) {
     char* const scratch = workspace + 0 + worker * (size_t)49408;
     (void)scratch;
-    uint16_t* const active_8 = (uint16_t*)(scratch);
-    uint16_t* const scores_17 = (uint16_t*)(scratch + 16384);
-    uint16_t* const most_27 = (uint16_t*)(scratch + 32768);
-    uint16_t* const powers_32 = (uint16_t*)(scratch + 32896);
-    uint16_t* const denominator_37 = (uint16_t*)(scratch + 49280);
+    uint16_t* const active_9 = (uint16_t*)(scratch);
+    uint16_t* const scores_19 = (uint16_t*)(scratch + 16384);
+    uint16_t* const most_29 = (uint16_t*)(scratch + 32768);
+    uint16_t* const powers_34 = (uint16_t*)(scratch + 32896);
+    uint16_t* const denominator_39 = (uint16_t*)(scratch + 49280);
     for (idx task = worker; task < 2; task += 2) {
       const idx c0 = task;
-      const idx o3 = c0 * 8192;
+      const idx o4 = c0 * 8192;
       {
         _Alignas(64) float sums[8192];
+        const unsigned mode1 = mt_flush();
         _Alignas(64) float left[8192];
         for (idx row = 0; row < 32; ++row) {
-          const idx o4 = o3 + row * 256;
-          const idx o5 = row * 256;
+          const idx o5 = o4 + row * 256;
+          const idx o6 = row * 256;
           #pragma omp simd
           for (idx depth = 0; depth < 256; ++depth) {
-            const float v1 = mt_load_f16(x_2 + o4 + depth);
-            left[o5 + depth] = v1;
+            const float v2 = mt_load_f16(x_3 + o5 + depth);
+            left[o6 + depth] = v2;
           }
         }
         for (idx nb = 0; nb < 256; nb += 16) {
@@ -49,38 +50,40 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
               const idx row = mt_min_idx(mb + i, 32 - 1);
               a[i] = left + row * 256;
             }
-            const idx n7 = mt_min_idx(4, 32 - mb);
-            const idx o9 = nb + mb * 256;
+            const idx n8 = mt_min_idx(4, 32 - mb);
+            const idx o10 = nb + mb * 256;
             {
-              for (idx row = 0; row < n7; ++row) {
-                for (idx l = 0; l < 16; l += 32) __builtin_prefetch(active_8 + o9 + row * 256 + l, 1, 3);
+              for (idx row = 0; row < n8; ++row) {
+                for (idx l = 0; l < 16; l += 32) __builtin_prefetch(active_9 + o10 + row * 256 + l, 1, 3);
               }
             }
-            outer_4_2_f32_f16_step_0_0(a, 1, w1_6 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
+            outer_4_2_f32_f16_step_0_0(a, 1, w1_7 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
             {
-              for (idx row = 0; row < n7; ++row) {
-                const idx o10 = o9 + row * 256;
-                const idx o12 = o9 + row * 256;
+              for (idx row = 0; row < n8; ++row) {
+                const idx o11 = o10 + row * 256;
+                const idx o13 = o10 + row * 256;
                 #pragma omp simd
                 for (idx column = 0; column < 16; ++column) {
-                  const float x11 = sums[o10 + column];
-                  mt_store_f16(active_8 + o12 + column, mt_round_f16(mt_max_f32(x11, 0.0f)));
+                  const float x12 = sums[o11 + column];
+                  mt_store_f16(active_9 + o13 + column, mt_round_f16(mt_max_f32(x12, 0.0f)));
                 }
               }
             }
           }
         }
+        mt_unflush(mode1);
       }
       mt_fence();
       {
         _Alignas(64) float sums[8192];
+        const unsigned mode14 = mt_flush();
         _Alignas(64) float left[8192];
         for (idx row = 0; row < 32; ++row) {
-          const idx o14 = row * 256;
+          const idx o16 = row * 256;
           #pragma omp simd
           for (idx depth = 0; depth < 256; ++depth) {
-            const float v13 = mt_load_f16(active_8 + o14 + depth);
-            left[o14 + depth] = v13;
+            const float v15 = mt_load_f16(active_9 + o16 + depth);
+            left[o16 + depth] = v15;
           }
         }
         for (idx nb = 0; nb < 256; nb += 16) {
@@ -90,83 +93,84 @@ static void stage_y(mt_call* call, int thread, const uint16_t* const x_2, const 
               const idx row = mt_min_idx(mb + i, 32 - 1);
               a[i] = left + row * 256;
             }
-            const idx n16 = mt_min_idx(4, 32 - mb);
-            const idx o18 = nb + mb * 256;
+            const idx n18 = mt_min_idx(4, 32 - mb);
+            const idx o20 = nb + mb * 256;
             {
-              for (idx row = 0; row < n16; ++row) {
-                for (idx l = 0; l < 16; l += 32) __builtin_prefetch(scores_17 + o18 + row * 256 + l, 1, 3);
+              for (idx row = 0; row < n18; ++row) {
+                for (idx l = 0; l < 16; l += 32) __builtin_prefetch(scores_19 + o20 + row * 256 + l, 1, 3);
               }
             }
-            outer_4_2_f32_f16_step_0_0(a, 1, w2_15 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
+            outer_4_2_f32_f16_step_0_0(a, 1, w2_17 + nb, 256, 256, sums + mb * 256 + nb, 256, true, NULL, 0);
             {
-              for (idx row = 0; row < n16; ++row) {
-                const idx o19 = o18 + row * 256;
-                const idx o20 = o18 + row * 256;
+              for (idx row = 0; row < n18; ++row) {
+                const idx o21 = o20 + row * 256;
+                const idx o22 = o20 + row * 256;
                 #pragma omp simd
                 for (idx column = 0; column < 16; ++column) {
-                  mt_store_f16(scores_17 + o20 + column, sums[o19 + column]);
+                  mt_store_f16(scores_19 + o22 + column, sums[o21 + column]);
                 }
               }
             }
           }
         }
+        mt_unflush(mode14);
       }
       mt_fence();
       {
         for (idx d0 = 0; d0 < 32; ++d0) {
-          float s21 = -MT_INF;
-          float p22 = -MT_INF;
-          int bad23 = 0;
-          const idx o25 = d0 * 256;
-          #pragma omp simd reduction(max : p22) reduction(| : bad23)
+          float s23 = -MT_INF;
+          float p24 = -MT_INF;
+          int bad25 = 0;
+          const idx o27 = d0 * 256;
+          #pragma omp simd reduction(max : p24) reduction(| : bad25)
           for (idx r = 0; r < 256; ++r) {
-            const float v24 = mt_load_f16(scores_17 + o25 + r);
-            const float x26 = v24;
-            p22 = x26 > p22 ? x26 : p22;
-            bad23 |= x26 != x26;
+            const float v26 = mt_load_f16(scores_19 + o27 + r);
+            const float x28 = v26;
+            p24 = x28 > p24 ? x28 : p24;
+            bad25 |= x28 != x28;
           }
-          s21 = mt_max_f32(s21, bad23 ? (float)MT_NAN : p22);
-          mt_store_f16(most_27 + d0, s21);
+          s23 = mt_max_f32(s23, bad25 ? (float)MT_NAN : p24);
+          mt_store_f16(most_29 + d0, s23);
         }
       }
       mt_fence();
       {
         for (idx d0 = 0; d0 < 32; ++d0) {
-          const idx o29 = d0 * 256;
-          const float v30 = mt_load_f16(most_27 + d0);
+          const idx o31 = d0 * 256;
+          const float v32 = mt_load_f16(most_29 + d0);
           #pragma omp simd
           for (idx d1 = 0; d1 < 256; ++d1) {
-            const float v28 = mt_load_f16(scores_17 + o29 + d1);
-            const float x31 = mt_round_f16(v28 - v30);
-            mt_store_f16(powers_32 + o29 + d1, mt_round_f16(mt_exp_f32(x31)));
+            const float v30 = mt_load_f16(scores_19 + o31 + d1);
+            const float x33 = mt_round_f16(v30 - v32);
+            mt_store_f16(powers_34 + o31 + d1, mt_round_f16(mt_exp_f32(x33)));
           }
         }
       }
       mt_fence();
       {
         for (idx d0 = 0; d0 < 32; ++d0) {
-          float s33 = 0.0f;
-          float p34 = 0.0f;
-          const idx o36 = d0 * 256;
-          #pragma omp simd reduction(+ : p34)
+          float s35 = 0.0f;
+          float p36 = 0.0f;
+          const idx o38 = d0 * 256;
+          #pragma omp simd reduction(+ : p36)
           for (idx r = 0; r < 256; ++r) {
-            const float v35 = mt_load_f16(powers_32 + o36 + r);
-            p34 += v35;
+            const float v37 = mt_load_f16(powers_34 + o38 + r);
+            p36 += v37;
           }
-          s33 = s33 + p34;
-          mt_store_f16(denominator_37 + d0, s33);
+          s35 = s35 + p36;
+          mt_store_f16(denominator_39 + d0, s35);
         }
       }
       mt_fence();
       {
         for (idx d0 = 0; d0 < 32; ++d0) {
-          const idx o39 = d0 * 256;
-          const float v40 = mt_load_f16(denominator_37 + d0);
-          const idx o42 = o3 + d0 * 256;
+          const idx o41 = d0 * 256;
+          const float v42 = mt_load_f16(denominator_39 + d0);
+          const idx o44 = o4 + d0 * 256;
           #pragma omp simd
           for (idx d1 = 0; d1 < 256; ++d1) {
-            const float v38 = mt_load_f16(powers_32 + o39 + d1);
-            mt_store_f16(y_41 + o42 + d1, mt_round_f16(mt_div_f32(v38, v40)));
+            const float v40 = mt_load_f16(powers_34 + o41 + d1);
+            mt_store_f16(y_43 + o44 + d1, mt_round_f16(mt_div_f32(v40, v42)));
           }
         }
       }
