@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from monotile.ir.program import Compute, Loop, Scatter, used
-from monotile.plan.nodes import Body, Repeat, Stage
+from monotile.plan.nodes import Body, Choose, Repeat, Stage
 from monotile.plan.walk import bodies_of, stages_in
 
 Statements = Mapping[str, Compute | Scatter]
@@ -55,15 +55,14 @@ class Traffic:
     ) -> frozenset[str] | None:
         """Which names the value has that lies there behind `body`. held: before it. None where another is read."""
         for node in body:
-            found = (
-                self._stage(node, names, held)
-                if isinstance(node, Stage)
-                else self._repeat(node, names, held)
-                if isinstance(node, Repeat)
-                else held
-                if all(self._walk(b, names, held) == held for b in node.bodies)
-                else None
-            )
+            match node:
+                case Stage():
+                    found = self._stage(node, names, held)
+                case Repeat():
+                    found = self._repeat(node, names, held)
+                case Choose(_, bodies):
+                    same = all(self._walk(b, names, held) == held for b in bodies)
+                    found = held if same else None
             if found is None:
                 return None
             held = found

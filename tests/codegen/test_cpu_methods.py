@@ -291,21 +291,26 @@ def test_there_are_tiles_for_dots_and_outer_products_only() -> None:
 
 
 class Small(nn.Module):
-    """A product of subnormal numbers, and half of each of them."""
+    """A product of subnormal numbers, half of each of them, and products with logarithms of these on one side, and of the sums."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(64, 48)
+        self.layer, self.last = nn.Linear(64, 48), nn.Linear(64, 48, bias=False)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.layer(x), x * 0.5
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.layer(x), x * 0.5, self.last(x.log()), self.last(x.log()).exp().log()
 
 
 def test_subnormal_factors_count_as_zero_in_products_alone() -> None:
     """A processor would take a hundred times as long for them."""
+    torch.manual_seed(0)
     model, x = Small().eval(), torch.full((32, 64), 1e-39)
     fast = monotile.compile(model, (x,), target="cpu", options=Options(cache=False))
-    product, half = fast(x)
+    product, half, logarithms, last = fast(x)
     assert torch.equal(product, model.layer.bias.expand(32, 48))
     assert torch.equal(half, x * 0.5)
     assert half.min() > 0
+    with torch.no_grad():
+        want = model(x)
+    torch.testing.assert_close(logarithms, want[2], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(last, want[3], rtol=1e-5, atol=1e-4)

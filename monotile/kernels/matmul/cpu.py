@@ -28,9 +28,7 @@ def write(e: Loops, site: Site) -> None:
 
 
 class _Product(Finishing):
-    """Writes it. in_turn: whether subnormal factors are zero for each tile by itself."""
-
-    in_turn = False
+    """Writes it."""
 
     def write(self) -> None:
         e, depth = self.e, self.tiles.depth
@@ -51,9 +49,8 @@ class _Product(Finishing):
                 if not depth_text.isdigit():  # a row's bounds may leave nothing
                     clear = f"for (idx i = 0; i < {size}; ++i) sums[i] = 0;"
                     e.writer.write(f"if ({depth_text} <= 0) {{ {clear} }}")
-                self.in_turn = self.tiles.at_once and not are_calm(self.finished)
                 with (
-                    flushed(e, self._flushes and not self.in_turn),
+                    flushed(e, self._flushes and not self._in_turn),
                     e.blocks("ko", depth, depth_text, self.bk) as (chunk, kc),
                 ):
                     left, right = self.tiles.sides(e.lines, m0, n0, add(first_k, chunk))
@@ -73,6 +70,11 @@ class _Product(Finishing):
     @property
     def _flushes(self) -> bool:
         return self.dtype is DType.F32 and self.method.instruction != "words"
+
+    @property
+    def _in_turn(self) -> bool:
+        """Whether subnormal factors are zero for each tile by itself."""
+        return not are_calm(self.finished, followers=self.tiles.at_once)
 
     def _walk(self) -> tuple[Expr, str]:
         """Where K begins, and text of how much of it there is."""
@@ -97,7 +99,8 @@ class _Product(Finishing):
             with e.writer.open(f"for (idx mb = 0; mb < {mc}; mb += {self.bm})", ["mb"]):
                 self.lines(left, "a", a_block, "mb", mc, self.bm)
                 at = f"sums + mb * {self.columns} + nb"
-                e.writer.write(f"{name}(a, b, {kc}, {at}, {self.columns}, {first});")
+                with flushed(e, self._flushes and self._in_turn):
+                    e.writer.write(f"{name}(a, b, {kc}, {at}, {self.columns}, {first});")
 
     def _last(self, chunk: Expr) -> str:
         """Head of what is done behind the last chunk of k alone."""
@@ -155,7 +158,7 @@ class _Product(Finishing):
                     with e.writer.open(done):
                         self.ask((m0, n0), (rows, columns))
                 at = "sums" if self.tiles.in_one else f"sums + mb * {self.columns} + nb"
-                with flushed(e, self._flushes and self.in_turn):
+                with flushed(e, self._flushes and self._in_turn):
                     e.writer.write(
                         f"{name}({a}, {walk}, {panel}, {b_step}, {kc}, {at}, {self.pitch}, {first}, {later});"
                     )

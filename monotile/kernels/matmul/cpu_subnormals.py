@@ -1,7 +1,7 @@
 """Subnormal factors of products on the CPU count as zero (`device/vector.h: mt_flush`), as they do in its products of 16-bit floats.
 
-That holds until sums are complete, and through what follows them if it keeps small numbers small. Where it does not, such as a logarithm, each tile's
-products are by themselves.
+That holds until sums are complete, also while operands are made, and through what follows the sums, if all that keeps small numbers small. Where it does
+not, such as a logarithm, each tile's products are by themselves.
 """
 
 from collections.abc import Generator
@@ -16,9 +16,10 @@ CALM = frozenset("neg abs tanh erf logistic one_plus_erf sin cos floor ceil trun
 CALM_PAIRS = frozenset({"add", "sub", "mul", "max", "min"})
 
 
-def are_calm(site: Site) -> bool:
-    """Whether what follows the sums of `site` makes nothing large of a number below the smallest normal one."""
-    return all(_is_calm(value_of(s)) for s in site.followers)
+def are_calm(site: Site, *, followers: bool) -> bool:
+    """Whether the operands of `site`, and what follows its sums, make nothing large of a number below the smallest normal one."""
+    made = (site.anchor, *(site.followers if followers else ()))
+    return all(_is_calm(value_of(s)) for s in made)
 
 
 def _is_calm(e: Expr) -> bool:
