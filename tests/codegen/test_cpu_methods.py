@@ -314,3 +314,20 @@ def test_subnormal_factors_count_as_zero_in_products_alone() -> None:
         want = model(x)
     torch.testing.assert_close(logarithms, want[2], rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(last, want[3], rtol=1e-5, atol=1e-4)
+
+
+class Places(nn.Module):
+    """The largest of each window of an image, and where they are."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return nn.functional.adaptive_max_pool2d(x, 3, return_indices=True)
+
+
+def test_positions_in_windows_of_as_many_images_as_the_call_says() -> None:
+    """What bounds the images leaves the terms of a window one loop."""
+    batch = torch.export.Dim("batch", min=1, max=8)
+    model, options = Places(), Options(cache=False)
+    fast = monotile.compile(model, (torch.randn(3, 3, 7, 8),), target="cpu", dynamic_shapes=({0: batch},), options=options)  # fmt: skip
+    for n in (1, 8):
+        x = torch.randn(n, 3, 7, 8)
+        assert all(map(torch.equal, fast(x), model(x)))

@@ -36,7 +36,7 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
         return AlongTerms()
     flat = flattened(order)
     straight = len(order) == 1 or (
-        not site.step.bounds and lines.straight(_term(site, c, flat, order), flat)
+        not _in_part(site, order) and lines.straight(_term(site, c, flat, order), flat)
     )
     run = flat if straight else order[-1]
     body = _term(site, c, run, order if straight else [run])
@@ -56,6 +56,12 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
     )
     longer = tuple(n for n in parts[:-1] if n % most == 0)
     return AlongTerms(straight, (*longer, most) if most < run.extent else (), words)
+
+
+def _in_part(site: Site, order: list[Axis]) -> bool:
+    """Whether of some of these axes not all terms are walked."""
+    names = {a.name for a in order}
+    return any(b.axis in names for b in site.step.bounds)
 
 
 def _term(site: Site, c: Compute, run: Axis, axes: list[Axis]) -> Expr:
@@ -143,7 +149,7 @@ def why_not(c: Compute, method: Reduce, site: Site, lines: Lines) -> str:
         if simd.decoded and size(order) % (parts[-1] if parts else 1):
             return f"partial sums of {parts} terms, not all of them whole"
         one = c.combiner in POSITIONS or not order
-        if simd.flat and len(order) > 1 and site.step.bounds:
+        if simd.flat and len(order) > 1 and _in_part(site, order):
             return "its terms are several loops, each from its first live position on"
         return "its terms are one loop" if one and not simd.flat else ""
     if c.combiner in POSITIONS or not order:
