@@ -298,7 +298,8 @@ class Small(nn.Module):
         self.layer, self.last = nn.Linear(64, 48), nn.Linear(64, 48, bias=False)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.layer(x), x * 0.5, self.last(x.log()), self.last(x.log()).exp().log()
+        half, steps = x * 0.5, torch.where(x[:, :48] > 0, self.layer(x), 3.0)
+        return self.layer(x), half, self.last(x.log()), self.last(x.log()).exp().log(), steps
 
 
 def test_subnormal_factors_count_as_zero_in_products_alone() -> None:
@@ -306,7 +307,7 @@ def test_subnormal_factors_count_as_zero_in_products_alone() -> None:
     torch.manual_seed(0)
     model, x = Small().eval(), torch.full((32, 64), 1e-39)
     fast = monotile.compile(model, (x,), target="cpu", options=Options(cache=False))
-    product, half, logarithms, last = fast(x)
+    product, half, logarithms, last, steps = fast(x)
     assert torch.equal(product, model.layer.bias.expand(32, 48))
     assert torch.equal(half, x * 0.5)
     assert half.min() > 0
@@ -314,6 +315,7 @@ def test_subnormal_factors_count_as_zero_in_products_alone() -> None:
         want = model(x)
     torch.testing.assert_close(logarithms, want[2], rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(last, want[3], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(steps, want[4], rtol=1e-5, atol=1e-4)
 
 
 class Places(nn.Module):

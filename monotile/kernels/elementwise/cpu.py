@@ -23,8 +23,10 @@ def write(e: Loops, site: Site) -> None:
         return
     *outer, last = ranges
     axis = site.anchor.axes[last.dim.axes[-1]]
-    few = axis.extent <= MOST_HELD and FEWEST * axis.extent <= math.prod(r.dim.tile for r in ranges)
-    site, held = of_columns(site, frozenset({axis})) if few else (site, ())
+    worth = axis.extent <= MOST_HELD and FEWEST * axis.extent <= math.prod(
+        r.dim.tile for r in ranges
+    )
+    site, held = of_columns(site, frozenset({axis})) if worth else (site, ())
     hold_columns(e, held, axis, site.point)
     uses = [others(x, held) for x in e.uses(site)]
 

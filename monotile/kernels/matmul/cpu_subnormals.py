@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 from monotile.codegen.loops import Loops
 from monotile.codegen.site import Site
-from monotile.ir.expr import COMPARE, Binary, Expr, Unary, children
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Binary, Cast, Expr, Unary, children
 from monotile.ir.program import value_of
 
-CALM = frozenset("neg abs tanh erf logistic one_plus_erf sin cos floor ceil trunc round".split())
+CALM = frozenset("neg abs tanh erf logistic one_plus_erf sin cos trunc round isnan isinf".split())
 CALM_PAIRS = frozenset({"add", "sub", "mul", "max", "min"})
 
 
@@ -23,13 +24,14 @@ def are_calm(site: Site, *, followers: bool) -> bool:
 
 
 def _is_calm(e: Expr) -> bool:
-    if not e.dtype.is_float:
-        return True
+    """What is a step at zero, as a comparison or a rounding up, is not."""
     match e:
-        case Unary(op):
-            calm = op in CALM
-        case Binary(op):
-            calm = op in CALM_PAIRS or op in COMPARE
+        case Unary(op, x):
+            calm = op in CALM or not x.dtype.is_float
+        case Binary(op, x):
+            calm = op in CALM_PAIRS or not x.dtype.is_float
+        case Cast(x, DType.BOOL):
+            calm = not x.dtype.is_float
         case _:
             calm = True
     return calm and all(map(_is_calm, children(e)))
