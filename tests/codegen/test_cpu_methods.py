@@ -318,6 +318,16 @@ def test_subnormal_factors_count_as_zero_in_products_alone() -> None:
     torch.testing.assert_close(steps, want[4], rtol=1e-5, atol=1e-4)
 
 
+def test_subnormal_halves_are_floats_like_others() -> None:
+    """The smallest halves are decoded where subnormal floats count as zero."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(96, 64, bias=False).half(), (torch.randn(48, 96) * 1e-5).half()
+    fast = monotile.compile(model, (x,), target="cpu", options=Options(cache=False))
+    with torch.no_grad():
+        want = model.double()(x.double())
+    torch.testing.assert_close(fast(x).double(), want, rtol=0, atol=2**-24)
+
+
 class Places(nn.Module):
     """The largest of each window of an image, and where they are."""
 

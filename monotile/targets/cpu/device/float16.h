@@ -25,8 +25,9 @@ MT_INLINE uint16_t mt_to_bf16(float x) {
 
 MT_INLINE float mt_from_f16(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
-  // 2^112 moves the exponent from half's bias to float's, and makes subnormals normal.
-  uint32_t u = mt_bits(mt_float(rest) * 0x1p112f);
+  // Subnormals: with the exponent of 2^-14, less 2^-14. No float on the way is subnormal, which may count as zero (`mt_flush`).
+  uint32_t small = mt_bits(mt_float(rest + 0x38800000u) - 0x1p-14f);
+  uint32_t u = rest < 0x00800000u ? small : rest + 0x38000000u;
   u = rest >= 0x0f800000u ? u | 0x7f800000u : u;  // infinity and NaN
   return mt_float(u | sign);
 }

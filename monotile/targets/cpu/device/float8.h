@@ -4,8 +4,9 @@
 
 MT_INLINE float mt_from_f8e4m3(uint8_t h) {
   uint32_t sign = (uint32_t)(h & 0x80u) << 24, rest = (uint32_t)(h & 0x7fu) << 20;
-  // 2^120 moves the exponent from a bias of 7 to float's, and makes subnormals normal.
-  uint32_t u = mt_bits(mt_float(rest) * 0x1p120f);
+  // As `mt_from_f16`: subnormals with the exponent of 2^-6, less 2^-6.
+  uint32_t small = mt_bits(mt_float(rest + 0x3c800000u) - 0x1p-6f);
+  uint32_t u = rest < 0x00800000u ? small : rest + 0x3c000000u;
   u = rest == 0x07f00000u ? 0x7fc00000u : u;
   return mt_float(u | sign);
 }
