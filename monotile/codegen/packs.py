@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from monotile.analysis.affine import affine, window
 from monotile.analysis.guarded import Holds, ends, guarded, is_choice
+from monotile.analysis.masked import without_masks
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.address import WIDEST, readable
 from monotile.codegen.base import SMALL_FLOATS, STORAGE, plus
@@ -213,13 +214,14 @@ class PackEmitter(PlacedEmitter):
             known = self.writer.known((PACK, vector.lane.extent, e))
             pack = self._guarded_pack(packs, e) if known is None else known
             return self.name(e, e.dtype, lambda _: self.lane_value(pack, e.dtype))
-        keys: list[Hashable] = []
+        keys: list[tuple[str, int, Load]] = []
         for found in packs:
             key = (PACK, vector.lane.extent, found[0])
             if self.writer.known(key) is None:  # else a condition around this one has it
                 vector.outer.names[key] = self._guarded_pack([found], found[0])
                 keys.append(key)
-        text = self.name(e, e.dtype, self._operation)
+        then = without_masks(e, {x: cond for _, _, x in keys})  # packs are zero where it fails
+        text = self.name(e, e.dtype, self._operation if then == e else lambda _: self.value(then))
         for key in keys:
             del vector.outer.names[key]
         for x, *_ in packs:
@@ -251,17 +253,18 @@ class PackEmitter(PlacedEmitter):
                 self.select(pack, e, packs, starts, vector.lane.extent)
                 return pack
             tests = [self._test(when) for _, _, when in packs]
-            self.writer.write(f"{kind} {pack}{{}};")
-            for (x, place, _), test, same in zip(packs, tests, alike, strict=True):
-                with self.writer.open(f"if ({test})", fence=True):
-                    if same:
-                        one = self.packed(x.tensor, x.index, place, 1)
-                        self.writer.write(f"{pack} = mt::repeated<{vector.lane.extent}>({one});")
-                        continue
-                    first = self._first(x.tensor, x.index, place)  # with its checks
-                    assert first is not None
-                    read = self.packed(x.tensor, first, place, vector.lane.extent)
-                    self.writer.write(f"{pack} = {read};")
+            with self.zeros_unless(pack, kind) as words:
+                for (x, place, _), test, same in zip(packs, tests, alike, strict=True):
+                    with self.writer.open(f"if ({test})", fence=True):
+                        first = (
+                            x.index if same else self._first(x.tensor, x.index, place)
+                        )  # with its checks
+                        assert first is not None
+                        read = self.packed(
+                            x.tensor, first, place, 1 if same else vector.lane.extent
+                        )
+                        read = f"mt::repeated<{vector.lane.extent}>({read})" if same else read
+                        self.writer.write(f"{words} = mt::words({read});")
         return pack
 
     def _from_memory(self, found: Guarded) -> bool:
@@ -302,8 +305,9 @@ class PackEmitter(PlacedEmitter):
         self.writer.write(f"const {storage}* const {at} = {text};")
         load = f"mt::{self.loads_from(*(x.tensor for x, *_ in parts))}<{width}>({at})"
         if any(isinstance(x, Const) for x in ends(e)):
-            self.writer.write(f"mt::Pack<{storage}, {width}> {pack}{{}};")
-            self.writer.write(f"if (({') || ('.join(tests)})) {pack} = {load};")
+            with self.zeros_unless(pack, f"mt::Pack<{storage}, {width}>") as words:
+                some = ") || (".join(tests)
+                self.writer.write(f"if (({some})) {words} = mt::words({load});")
         else:
             self.writer.write(f"const auto {pack} = {load};")
 

@@ -105,3 +105,11 @@ class PlacedEmitter(StageEmitter):
         if not is_pack(offset, lane, tensor.dtype.itemsize, place if aligned else None):
             return None
         return tuple(substitute(i, {lane.name: idx(0)}) for i in safe)
+
+    @contextmanager
+    def zeros_unless(self, pack: str, kind: str) -> Generator[str]:
+        """Defines `pack`, of type `kind`: the words that this names, zeros but for what is set meanwhile. Narrower elements would be waited for where they are loaded."""
+        words = self.writer.fresh("words")
+        self.writer.write(f"mt::Words<{kind}> {words}{{}};")
+        yield words
+        self.writer.write(f"const auto {pack} = {words}.whole();")

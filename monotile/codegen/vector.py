@@ -61,12 +61,7 @@ class VectorEmitter(PackEmitter):
                 if when == TRUE:
                     packs[x] = self._pack(x, tuple(first), place, width, aligned=x not in each)
                     continue
-                packs[x] = self.writer.fresh("p")
-                with self.writer.at(self._vector.outer if self._vector else self.writer.block):
-                    self.writer.write(f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}> {packs[x]}{{}};")  # fmt: skip
-                    with self.writer.open(f"if ({bare(self.root(when))})", fence=True):
-                        text = self.packed(x.tensor, tuple(first), place, width, aligned=x not in each)  # fmt: skip
-                        self.writer.write(f"{packs[x]} = {text};")
+                packs[x] = self._pack_where(when, x, tuple(first), place, width, aligned=x not in each)  # fmt: skip
             self._give(packs, two, {x: widths.get(x, width) for x in packs})
         return {
             (
@@ -76,6 +71,27 @@ class VectorEmitter(PackEmitter):
             ): (self.lane_value(f"{name}.h{k}", x.dtype, "0") if width == 1 else f"{name}.h{k}")
             for k, x in enumerate(packs)
         }
+
+    def _pack_where(
+        self,
+        when: Expr,
+        x: Load,
+        first: tuple[Expr, ...],
+        place: Place,
+        width: int,
+        *,
+        aligned: bool,
+    ) -> str:
+        """The name of the pack that `x` loads from `first` on, of zeros where `when` fails."""
+        pack, kind = self.writer.fresh("p"), f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}>"
+        with (
+            self.writer.at(self._vector.outer if self._vector else self.writer.block),
+            self.zeros_unless(pack, kind) as words,
+            self.writer.open(f"if ({bare(self.root(when))})", fence=True),
+        ):
+            text = self.packed(x.tensor, first, place, width, aligned=aligned)
+            self.writer.write(f"{words} = mt::words({text});")
+        return pack
 
     def _chosen(self, e: Select) -> dict[Load | Select, str]:
         """The element that a choice loads, from where its conditions say, by one load; nothing where something has to be known first."""

@@ -50,6 +50,6 @@ class Chosen(nn.Module):
 def test_rows_that_data_chooses_are_packs_under_a_condition() -> None:
     x, index, kept = torch.randn(9, 64), torch.randint(0, 9, (20,)), torch.rand(20) < 0.5
     fast = Emulated(Chosen(), (x, index, kept))
-    assert re.search(r"Pack<float, \d> p", fast.source.text)
+    assert re.search(r"Pack<float, \d>> words", fast.source.text)
     index, kept = torch.randint(0, 9, (20,)), torch.rand(20) < 0.5
     torch.testing.assert_close(fast(x, index, kept)[0], Chosen()(x, index, kept))
