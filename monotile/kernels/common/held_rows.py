@@ -8,7 +8,7 @@ import msgspec
 
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis, Expr, Load, axes_of, loads, substitute
-from monotile.kernels.common.cost import operations
+from monotile.kernels.common.cost import LINE, operations
 from monotile.kernels.common.rowwise import Rowwise
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
@@ -43,7 +43,7 @@ class RowWork(msgspec.Struct, frozen=True):
     """What a row takes, without names.
 
     length: its elements. operations: of each. sums: values that its lanes put together; pairs: of these, found in one pass. read: bytes of an element of all
-    that it reads, and whether rows differ in it. size: words of a wide value.
+    that it reads, and whether rows differ in it. stored: bytes of an element of the result. size: words of a wide value.
     """
 
     length: int
@@ -51,6 +51,7 @@ class RowWork(msgspec.Struct, frozen=True):
     sums: int
     pairs: int
     read: tuple[tuple[int, bool], ...]
+    stored: int
     size: int
 
     def turns(self, share: Lanes) -> int:
@@ -69,7 +70,17 @@ class RowWork(msgspec.Struct, frozen=True):
     def arithmetic(self, share: Lanes, target: Target) -> float:
         """Seconds in which all threads of a worker compute a row each group of them."""
         rate = target.flops["fma"] / 2 / target.workers / target.threads
-        return self.operations * self.turns(share) * share.vector / rate
+        each = self.operations * share.vector + self.scattered(share, target)
+        return self.turns(share) * each / rate
+
+    def scattered(self, share: Lanes, target: Target) -> float:
+        """Operations of a thread that the requests for a vector count for, beyond those of neighbours: rows of few lanes touch many lines."""
+        lanes, vector = min(share.lanes, target.warp), share.vector
+        total = 0.0
+        for size in (*(size for size, own in self.read if own), self.stored):
+            touched = target.warp // lanes * max(1.0, lanes * vector * size / LINE)
+            total += touched / max(1.0, target.warp * vector * size / LINE) - 1
+        return target.model.common.request * total
 
     def meeting(self, share: Lanes, target: Target) -> float:
         """Latencies in which the lanes of a row put their values together."""
@@ -104,6 +115,7 @@ def row_work(
         tuple(
             (x.dtype.itemsize, any(rows & axes_of(i) for i in x.index)) for x in far_loads(found)
         ),
+        found.anchor.out.dtype.itemsize,
         max(1, *(s.out.dtype.compute.itemsize // 4 for s in found.order if found.wide(s))),
     )
 

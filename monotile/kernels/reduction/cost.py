@@ -5,6 +5,7 @@ import math
 
 from monotile.analysis.ends import share_of_terms
 from monotile.analysis.windows import sliding
+from monotile.ir.expr import children, walk
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import Access, Extents, distinct_loads, product
 from monotile.kernels.reduction.method import Reduce
@@ -12,6 +13,7 @@ from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 WIDE = 8  # neighbours that `Reduction.vector` is the cost of
+DIVISION = 10  # operations of a quotient and a remainder
 
 
 def access(s: Compute, method: Reduce, extents: Extents, after: float, target: Target) -> Access:
@@ -35,7 +37,16 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
         terms = math.prod(r.extent for r in s.reduce) * share_of_terms(s)
         vectors = terms / (method.lanes * method.vector)
         turns = math.ceil(vectors / fitted(target.model.reduction).loads)
-    return Access(width, target.warp // lanes, lanes * method.vector, method.order, turns, alone)
+    along = lanes * method.vector
+    places = _places(s) if method.lanes > 1 and target.has.lockstep else 0.0
+    return Access(width, target.warp // lanes, along, method.order, turns, alone, places)
+
+
+@functools.lru_cache(maxsize=4096)
+def _places(s: Compute) -> float:
+    """About how many operations a lane has for the place of a vector: the number of it taken apart, and what indices and conditions are made of."""
+    found = {x for x in walk(s.body) if children(x) and not x.dtype.is_float}
+    return DIVISION * (len(s.reduce) - 1) + len(found) if len(s.reduce) > 1 else 0.0
 
 
 def each_thread_seconds(

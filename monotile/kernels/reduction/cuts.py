@@ -39,6 +39,7 @@ SIDE_BY_SIDE = 64  # bytes that a group reads at once from which on it needs no 
 MOST_STRAIGHT = 10  # terms in straight line; of several windows twice as many
 AT_ONCE = 8  # of more along one axis, whose loads are on their way together
 
+FEW_ALONE = 16  # terms that are no vectors: of no more, threads of which half have something to do make outputs by themselves
 FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
 FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: a sector, and more
 MOST_BYTES = 8  # of a partial value
@@ -126,11 +127,12 @@ def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
     across = near > 1 and 2 * near >= _neighbours(s, s.reduce[inner])
     threads = target.threads * workers
     few = elements * target.warp * 4 <= threads
+    points = _terms(s)
+    short = vector == 1 and points <= FEW_ALONE and 2 * elements >= threads
     wanted = -(-threads // max(elements, 1)) if across or few else target.warp
     most = target.threads if few else target.warp
-    points = _terms(s)
     lanes = 1
-    while lanes < min(wanted, most) and lanes * vector * 2 <= points:
+    while not short and lanes < min(wanted, most) and lanes * vector * 2 <= points:
         lanes *= 2
     return Reduce(lanes, vector, order)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.windows import sliding
 from monotile.codegen.lines import Lines
 from monotile.codegen.site import Site
 from monotile.ir.expr import (
@@ -23,6 +24,7 @@ from monotile.ir.expr import (
     walk,
 )
 from monotile.ir.program import Compute, value_of
+from monotile.kernels.common.cost import distinct_loads
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.common.vectors import elements, exact_width, fitting, narrowed
 from monotile.kernels.family import Settling
@@ -101,7 +103,11 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     order = method.order or tuple(range(len(anchor.reduce)))
     extents = [anchor.reduce[p].extent for p in order]
     ends = own_ends(anchor) is not None
-    unrolled = (_at_once(anchor, 1),) if ends else _straight(extents, method.windows)
+    unrolled = (
+        (_at_once(anchor, 1),)
+        if ends
+        else _straight(extents, method.windows, _read(anchor, method, width))
+    )
     method = msgspec.structs.replace(method, outputs=width, exact=True, unrolled=unrolled)
     if not ends or why_not_several(anchor):
         return method
@@ -127,14 +133,33 @@ def _followers(where: Settling) -> list[Compute]:
     return [s for s in rest if isinstance(s, Compute)]
 
 
-def _straight(extents: list[int], windows: int) -> tuple[int, ...]:
-    """`Reduce.unrolled` for axes of these extents: whole loops, from the innermost on, as long as there are not too many terms."""
-    slid = extents[-1:] if windows > 1 else []
-    terms, most = windows * math.prod(slid), MOST_STRAIGHT * (2 if slid else 1)
+def _read(anchor: Compute, method: Reduce, width: int) -> int:
+    """Registers for what a thread reads in an iteration of the innermost loop."""
+    found, every = sliding(anchor), distinct_loads(anchor.body)
+    words = [-(-width * x.dtype.itemsize // 4) for x in every]
+    if method.windows == 1 or found is None:
+        return sum(words)
+    terms = anchor.reduce[found.reduce].extent
+    return max(words) * (found.reads(method.windows, terms) + terms)
+
+
+def _straight(extents: list[int], slid: int, words: int) -> tuple[int, ...]:
+    """`Reduce.unrolled` for axes of these extents, the last of which windows share if there are `slid` of them: whole loops, from the innermost on, as long as
+    there are not too many terms. words: registers for what an iteration of the innermost loop reads. Of the loop around them as many
+    iterations as registers have room for what they read: a thread waits once for all of it."""
+    inner = extents[-1] * slid if slid > 1 else 1
+    terms, most = inner, MOST_STRAIGHT * (2 if slid > 1 else 1)
     out: list[int] = []
-    for k, extent in enumerate(reversed(extents[: len(extents) - len(slid)]), len(slid)):
+    for extent in reversed(extents[: len(extents) - (slid > 1)]):
+        if terms * extent <= most or terms == 0:
+            count = extent
+        elif terms == 1:
+            count = AT_ONCE
+        else:
+            rounds = -(-extent // max(1, MOST_LOADED * inner // (words * terms)))
+            count = -(-extent // rounds) if terms <= most else 1
         terms *= extent
-        out.append(extent if terms <= most else 1 if k else AT_ONCE)
+        out.append(count)
     return tuple(reversed(out))
 
 
