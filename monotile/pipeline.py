@@ -56,6 +56,7 @@ from monotile.transform.layout.align_axes import align_axes
 from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.group_rows import group_rows
 from monotile.transform.layout.images import make_images
+from monotile.transform.layout.interleaved_sums import order_sums
 from monotile.transform.layout.join_reductions import join_reductions
 from monotile.transform.layout.merge_axes import merge_axes
 from monotile.transform.layout.pad_channels import pad_channels
@@ -219,6 +220,8 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("assign_layouts", rewrite_for_target(assign_layouts),
          "Before tiling: which tiles a product may have depends on the layouts of its operands.",
          needs=("own bases",), sets=("layouts chosen",), after=("parameters arranged", "channels padded", "outputs padded"), where=(LAYOUTS,)),
+    Pass("order_sums", rewrite(order_sums), "After layouts, by which activations lie in another order than weights. Before sums are split.",
+         needs=("own bases",), sets=("sums in order",), after=("layouts chosen",), where=(WIDE_COPIES,)),
     Pass("make_images", rewrite_for_target(make_images),
          "After layouts, of which images have theirs. After inlining, which would take them in again.",
          needs=("own bases", "pointwise inlined"), sets=("images made",), after=("layouts chosen",), where=(REGISTER_TILES,)),
@@ -321,8 +324,7 @@ PLANS: tuple[Pass[PlanState], ...] = checked((
     Pass("settle_methods", plans.settle_methods,
          "How many loads a thread has in flight depends on which of them read on-chip memory, which is final now; what stays in a cache, on the tasks.",
          needs=("nodes", "places"), sets=("methods settled",), after=("weights pinned", "messages settled")),
-    Pass("hold_in_registers", plans.hold_in_registers,
-         "Which weights are pinned is final; some of them fit in registers.",
+    Pass("hold_in_registers", plans.hold_in_registers, "Which weights are pinned is final; some of them fit in registers.",
          needs=("weights pinned",), sets=("registers",), after=("messages settled", "methods settled"), where=(SCRATCHPAD,)),
     Pass("prefetch", plans.load_ahead,
          "Only a stage behind a grid barrier can wait late, and pinned weights are not prefetched.",

@@ -12,6 +12,7 @@ from monotile.errors import ScheduleError
 from monotile.ir.program import Branch, Loop, Program, Statement, wholes
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
+from monotile.kernels.transpose.match import goes_through_tiles
 from monotile.plan.streams import streams
 from monotile.schedule.groups import Node, fuse_epilogues, merge, singles, unite, with_epilogue
 from monotile.schedule.keys import digest_groups
@@ -90,7 +91,10 @@ class _Building:
         ]
 
         def together(first: Group, second: Group) -> Group | None:
-            return once(("epilogue", first, second), lambda: with_epilogue(first, second))
+            both = once(("epilogue", first, second), lambda: with_epilogue(first, second))
+            if both is None or not goes_through_tiles(first.steps[0][0]):
+                return both
+            return both if self._faster(first, second, both, near=False) else None
 
         nodes = fuse_epilogues(nodes, allowed, self._waits, together)
         uses = self._uses(body, own)

@@ -1,7 +1,7 @@
 """Producers in the shape of their pointwise readers."""
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Load, Tensor, Unary, const, idx
+from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, Unary, const, idx
 from monotile.ir.printer import show_statement
 from monotile.ir.program import Compute, Loop, Program, Stack, Statement, compute
 from monotile.ir.verify import verify
@@ -89,3 +89,13 @@ def test_what_is_used_as_a_whole_keeps_its_shape() -> None:
     loop = Loop(axis, (), (stack, last), (P, twice, wide))
     program = Program((X, W), (), (loop,), (stack.out, last.out))
     assert align_axes(program) is program
+
+
+def test_what_is_enlarged_lies_in_the_order_of_its_reader() -> None:
+    a = compute(Tensor("a", (8, 6), F32), lambda i, j: Unary("exp", Load(X, (i, j))))
+
+    def near(j: Expr, i: Expr) -> Expr:
+        return Load(a.out, (Binary("floordiv", i, idx(2)), j))
+
+    b = compute(Tensor("b", (6, 16), F32), lambda j, i: Binary("add", near(j, i), near(j, i)))
+    assert lines(a, b, outputs=(b.out,))[0] == "a[i0:6, i1:8] f32 = exp(x[i1, i0])"

@@ -133,3 +133,22 @@ def test_a_row_of_all_places_has_them_behind_its_channels() -> None:
 
 def test_not_so_where_a_convolution_reads_it_too() -> None:
     assert arranged(Classifier(again=True), 2, 16, 5, 6)["relu_1"] == (2, 5, 6, 32)
+
+
+class Positions(nn.Module):
+    """A grouped convolution over time with a normalised weight of many places, as in wav2vec 2.0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv = nn.Conv1d(64, 64, 48, padding=24, groups=4)
+        self.conv = nn.utils.parametrizations.weight_norm(conv, dim=2)
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.linear(x).transpose(1, 2))
+
+
+def test_a_computed_weight_of_many_places_is_made_of_a_copy() -> None:
+    shapes = arranged(Positions(), 1, 40, 64)
+    assert shapes["_weight_norm"] == (64, 48, 16)
+    assert [s for n, s in shapes.items() if n.endswith("original1_by_1")] == [(64, 48, 16)]

@@ -15,7 +15,7 @@ from monotile.kernels.group import Group
 from monotile.kernels.transpose.match import behind_last, together
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.plan.nodes import Dim, Stage, Step
-from monotile.transform.layout.channels_last import MOST_BEHIND
+from monotile.transform.layout.copies import MOST_BEHIND
 
 LEAST_BYTES = 8  # of a vector in tiles
 TILES = (128, 64)  # rows and columns of a tile: the larger one has more of memory under way

@@ -1,7 +1,11 @@
 """Copies that change the order of axes."""
 
-from monotile.ir.expr import Axis, Load, Unary, axes_of
-from monotile.ir.program import Compute
+import math
+
+from monotile.analysis.affine import affine
+from monotile.ir.expr import Axis, Expr, Load, Unary, axes_of
+from monotile.ir.program import Compute, Scatter
+from monotile.transform.layout.copies import MOST_BEHIND
 
 
 def copied(s: Compute) -> Load | None:
@@ -19,20 +23,42 @@ def behind_last(s: Compute) -> tuple[int, ...]:
     x = copied(s)
     if x is None or not s.axes:
         return ()
-    last = s.axes[-1]
-    if x.dtype is not s.out.dtype or last not in x.index:
+    dims = [part for d in zip(x.index, x.tensor.shape, strict=True) for part in _parts(*d)]
+    last, index = s.axes[-1], [i for i, _ in dims]
+    if x.dtype is not s.out.dtype or last not in index:
         return ()
-    start = x.index.index(last)
-    known = [axes_of(i) for i in x.index]
+    start = index.index(last)
+    known = [axes_of(i) for i in index]
     position = {a: p for p, a in enumerate(s.axes)}
     found: list[int] = []
-    for i, extent in zip(x.index[start:], x.tensor.shape[start:], strict=True):
+    for i, extent in dims[start:]:
         if not isinstance(i, Axis) or i not in position or i.extent != extent:
             return ()
         if sum(i in axes for axes in known) > 1:
             return ()
         found.append(position[i])
     return tuple(found[1:])
+
+
+def _parts(index: Expr, extent: int) -> list[tuple[Expr, int]]:
+    """A dimension of which axes number all places, the innermost last, as a dimension for each of them; any other as it is."""
+    where = affine(index)
+    terms = sorted(where.terms, key=lambda t: -t[1])
+    inside = 1
+    for axis, step in reversed(terms):
+        if not isinstance(axis, Axis) or step != inside:
+            return [(index, extent)]
+        inside *= axis.extent
+    if where.constant or inside != extent:
+        return [(index, extent)]
+    return [(axis, axis.extent) for axis, _ in terms if isinstance(axis, Axis)]
+
+
+def goes_through_tiles(s: Compute | Scatter) -> bool:
+    """Whether `s` copies elements between which there are more in memory than a thread holds: what follows it, if it is computed on the way, is
+    read one by one, or written so."""
+    behind = behind_last(s) if isinstance(s, Compute) else ()
+    return math.prod(s.axes[p].extent for p in behind) > MOST_BEHIND
 
 
 def together(behind: tuple[int, ...]) -> tuple[int, ...]:

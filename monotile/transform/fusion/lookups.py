@@ -12,6 +12,7 @@ from math import prod
 
 import msgspec
 
+from monotile.analysis.affine import Affine, offset
 from monotile.analysis.contraction import contraction
 from monotile.analysis.states import steady_weights
 from monotile.ir.dtype import DType
@@ -29,6 +30,7 @@ from monotile.ir.expr import (
     idx,
     loads,
     rebuild,
+    substitute,
 )
 from monotile.ir.program import Compute, Program, Statement, statements
 from monotile.transform.names import Names
@@ -59,15 +61,17 @@ def store_lookups(program: Program) -> Program:
 
 
 def _finished(s: Compute, products: Set[str]) -> str | None:
-    """The product whose sums `s` takes one by one."""
+    """The product whose sums `s` takes one by one, in whatever shape (windows of images, of which each has a mask)."""
+    if s.combiner is not None or not s.axes:
+        return None
+    units: dict[str, Expr] = {a.name: idx(0) for a in s.axes if a.extent == 1}
 
-    def own(x: Load) -> bool:
-        alike = len(x.index) == len(s.axes)
-        pairs = zip(x.index, s.axes, strict=False)
-        return alike and all(i == a or (a.extent == 1 and i == idx(0)) for i, a in pairs)
+    def place(x: Load) -> Affine:
+        return offset(Load(x.tensor, tuple(substitute(i, units) for i in x.index)))
 
-    found = (x.tensor.name for x in loads(s.body) if x.tensor.name in products and own(x))
-    return next(found, None) if s.combiner is None and s.axes else None
+    own = place(Load(s.out, s.axes))
+    read = (x for x in loads(s.body) if x.tensor.name in products and x.tensor.size == s.out.size)
+    return next((x.tensor.name for x in read if place(x) == own), None)
 
 
 def _apart(s: Compute, steady: Set[str], names: Names) -> list[Compute]:

@@ -3,7 +3,7 @@
 A pointwise reader that reads a tensor under permuted axes, or with axes of extent 1 added or dropped, could be its
 epilogue except for its shape. The tensor is then computed in the reader's shape, and the indices of all other readers are
 adapted; the arithmetic stays the same. A reader that adds axes of extent 1 to statistics (`keepdim`) leaves them out instead, if it may have any
-shape: a variance stays in the shape of its mean.
+shape: a variance stays in the shape of its mean. Of an element-wise statement that its only reader walks in another order, the dimensions lie in that order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ import msgspec
 
 from monotile.analysis.contraction import contraction
 from monotile.analysis.uses import Uses
-from monotile.ir.expr import Axis, Expr, Load, Tensor, idx, loads, map_loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, idx, loads, map_loads, substitute
 from monotile.ir.program import Compute, Program, Statement
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program
 
@@ -57,7 +57,7 @@ def _arrangements(program: Program) -> dict[str, Arrangement]:
             for name in dict.fromkeys(x.tensor.name for x in loads(s.body)):
                 if name not in here or name in decided or name in uses.whole:
                     continue
-                arrangement = _arrangement(here[name], s)
+                arrangement = _arrangement(here[name], s) or _beside(here[name], s)
                 if arrangement is None:
                     continue
                 decided.add(name)  # by its first such reader
@@ -111,6 +111,28 @@ def _arrangement(p: Compute, reader: Compute) -> Arrangement | None:
         return None
     source = tuple(where.get(a.name) for a in reader.axes)
     return Arrangement(Tensor(p.out.name, reader.out.shape, p.out.dtype), source)
+
+
+def _beside(p: Compute, reader: Compute) -> Arrangement | None:
+    """The element-wise `p` with its dimensions in the order of the axes by which `reader` walks them, if that reads several elements of it, or one at
+    a place that it computes of axes (an image enlarged along its rows, biases in one row): neighbours of the result then read neighbours of `p`."""
+    places = [x.index for x in loads(reader.body) if x.tensor.name == p.out.name]
+    if p.combiner is not None or not 0 < p.out.size <= reader.out.size:
+        return None
+    axes = [a for a in reader.axes if a.extent > 1]
+    walked: list[int] = []  # number of the innermost axis, for each dimension
+    taken = set[Axis]()
+    for exprs in zip(*places, strict=True):
+        used = {a for i in exprs for a in axes_of(i) if a.extent > 1}
+        if used & taken or not used <= {*axes} or any(loads(i) for i in exprs):
+            return None
+        taken |= used
+        walked.append(max(map(axes.index, used), default=-1))
+    known = [k for k in walked if k >= 0]
+    if not known or known[-1] == max(known):
+        return None
+    order = tuple(sorted(range(len(walked)), key=lambda d: walked[d]))
+    return permuted(p.out, order, p.out.name)
 
 
 def _scopes(

@@ -9,7 +9,7 @@ with enough channels, are first copied in the new order.
 
 import itertools
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Set
 
 import msgspec
 
@@ -31,16 +31,19 @@ from monotile.ir.program import (
 )
 from monotile.targets.target import Target
 from monotile.transform.layout.align_axes import Arrangement, align_axes, permuted, rearranged
+from monotile.transform.layout.copies import (
+    MOST_BEHIND,
+    Scattered,
+    long_kernels,
+    scattered_weights,
+)
 from monotile.transform.layout.intermediates import intermediates, tied
 from monotile.transform.layout.pad_channels import RUN
 from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_carried, map_exprs, map_program
 
-MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
 NEIGHBOURS = 16  # channels that are enough for threads side by side
-ROWS = 64  # of a product that are worth a copy of the weight
-Scattered = tuple[str, Load, int]  # of which product, and the dimension of its sum
 Dimension = tuple[str, int]  # by tensor name
 
 
@@ -49,11 +52,13 @@ def assign_layouts(program: Program, target: Target) -> Program:
     of depthwise convolutions; and what grouped ones read and make stays, whose columns are few."""
     windows = _in_runs(windows_of(program), target)
     wide = target.has.wide_copies
-    scattered = list(_scattered(program, windows, target)) if wide else []
+    scattered = list(scattered_weights(program, windows, target)) if wide else []
     if not windows and not scattered:
         return program
     names = Names(program)
-    found = _orders(program, windows, names, target)
+    long = list(long_kernels(program, windows)) if wide else []
+    found = _orders(program, windows, names, target, {name for name, _, _ in long})
+    scattered += [x for x in long if x[0] in found]
     program, copies = _copied(program, windows, found, scattered, names, wide=wide)
     results = [_in_order(t, found[t.name]) for t in program.results if t.name in found]
     program = map_program(program, lambda s: _arranged(s, found))
@@ -62,9 +67,10 @@ def assign_layouts(program: Program, target: Target) -> Program:
 
 
 def _orders(
-    program: Program, windows: dict[str, Window], names: Names, target: Target
+    program: Program, windows: dict[str, Window], names: Names, target: Target, long: Set[str]
 ) -> dict[str, Arrangement]:
-    """The tensors whose layout changes, by name: also of those with a dimension of grouped convolutions' channels, where copies are wide."""
+    """The tensors whose layout changes, by name: also of those with a dimension of grouped convolutions' channels, where copies are wide. long: kernels that
+    are computed from copies of weights if theirs does."""
     grouped = target.has.wide_copies
     inside = _handed_on(program)
     joined = _joined(program, windows)
@@ -84,7 +90,7 @@ def _orders(
         dims = [d for d in range(len(t.shape)) if joined.find((t.name, d)) in last]
         if t.name in kernels:  # computed from weights
             few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
-            dims = [kernels[t.name]] if few else []
+            dims = [kernels[t.name]] if few or t.name in long else []
         if len(dims) == 1 and dims[0] != len(t.shape) - 1 and not is_apart((t.name, dims[0])):
             name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
             found[t.name] = _moved(t, dims[0], name)
@@ -358,27 +364,6 @@ def _copied(
         return map_exprs(s, lambda e: map_loads(e, read)) if here else s
 
     return map_program(program, reading), made
-
-
-def _scattered(program: Program, windows: Container[str], target: Target) -> Iterator[Scattered]:
-    """What products of many rows read as single elements of weights, along the sum as along columns; but for products of windows."""
-    weights = {w.tensor.name for w in program.weights}
-    for s in statements(program.body):
-        found = contraction(s) if isinstance(s, Compute) and s.out.name not in windows else None
-        if found is None or not isinstance(s, Compute):
-            continue
-        for side, own, other in ((found.left, found.m, found.n), (found.right, found.n, found.m)):
-            read = masked(side)
-            rows = math.prod(s.axes[p].extent for p in other)
-            if read is None or rows < ROWS or not own:
-                continue
-            x = read.load
-            along = (*(s.reduce[p] for p in found.k), s.axes[own[-1]])
-            vector = target.vector_bytes // x.dtype.itemsize
-            dims = [d for d, i in enumerate(x.index) if i in s.reduce and i.extent % vector == 0]
-            short = all(contiguous_run(offset(x), a, vector) < vector for a in along)
-            if dims and short and x.tensor.name in weights:
-                yield s.out.name, x, max(dims, key=lambda d: x.tensor.shape[d])
 
 
 def _arranged(s: Statement, found: dict[str, Arrangement]) -> Statement:

@@ -134,29 +134,43 @@ def cubic_weights(t: Expr) -> list[Expr]:
 def bicubic(
     b: Builder, x: Tensor, output_size: object, align_corners: bool, *given: Factors
 ) -> Tensor:
+    """Along the columns, then along the rows: two statements where the first has no more elements than the second, else one."""
     factors = factors_of(2, given)
-    wide = x.dtype.compute
-    lead = len(x.shape) - 2
+    wide, lead = x.dtype.compute, len(x.shape) - 2
+    if _identity(x, b, factors, lead):
+        return b.result(lambda *i: load(x, i))
+    (n, columns), (m, wanted) = x.shape[lead:], b.shape[lead:]
+
+    def along_columns(*i: Expr) -> Expr:
+        *before, y, z = i
+        taps = _cubic_taps(_place(z, columns, wanted, factors[1], align_corners, wide), columns)
+        return _weighted([(raised(x, [*before, y, at]), weight) for at, weight in taps])
+
+    parts = n <= m
+    made = b.emit((*x.shape[:-1], wanted), wide, along_columns, part="columns") if parts else None
 
     def body(*i: Expr) -> Expr:
-        taps: list[list[tuple[Expr, Expr]]] = []
-        for e, n, m, f in zip(i[lead:], x.shape[lead:], b.shape[lead:], factors, strict=True):
-            place = _place(e, n, m, f, align_corners, wide)
-            low = s.call("floor", place)
-            weights = cubic_weights(s.sub(place, low))
-            first = cast(low, DType.I64)
-            at = [s.minimum(s.maximum(s.add(first, k - 1), 0), n - 1) for k in range(4)]
-            taps.append(list(zip(at, weights, strict=True)))
-        rows, columns = taps
-        total: Expr = const(0, wide)
-        for y, wy in rows:
-            row: Expr = const(0, wide)
-            for z, wz in columns:
-                row = s.add(row, s.mul(raised(x, [*i[:lead], y, z]), wz))
-            total = s.add(total, s.mul(row, wy))
-        return total
+        *before, y, z = i
+        taps = _cubic_taps(_place(y, n, m, factors[0], align_corners, wide), n)
+        rows = [([*before, at, z], weight) for at, weight in taps]
+        return _weighted([(load(made, at) if made else along_columns(*at), w) for at, w in rows])
 
     return b.result(body)
+
+
+def _cubic_taps(place: Expr, n: int) -> list[tuple[Expr, Expr]]:
+    """The four of `n` elements around `place`, those at the ends again beyond them, and their weights."""
+    low = s.call("floor", place)
+    first = cast(low, DType.I64)
+    at = (s.minimum(s.maximum(s.add(first, k - 1), 0), n - 1) for k in range(4))
+    return list(zip(at, cubic_weights(s.sub(place, low)), strict=True))
+
+
+def _weighted(terms: Sequence[tuple[Expr, Expr]]) -> Expr:
+    total: Expr = const(0, terms[0][0].dtype)
+    for value, weight in terms:
+        total = s.add(total, s.mul(value, weight))
+    return total
 
 
 LOWERINGS: Mapping[str, Lowering] = {
