@@ -82,3 +82,41 @@ def test_long_lines_keep_short_quotients(tmp_path: Path) -> None:
     stage = text.partition("static void stage_conv2d_image(")[2].partition("\n}\n")[0]
     assert "/ 4u" in stage
     assert "d0 < 32" in stage
+
+
+@pytest.mark.parametrize("keys", [21, 49, 63, 197])
+def test_the_last_vector_of_a_row_begins_earlier(keys: int, tmp_path: Path) -> None:
+    """Of maxima, and of maps that cost enough; not one by one."""
+    torch.manual_seed(0)
+    text = source_of(Softmax(), torch.randn(2, 5, keys), tmp_path)
+    last = [part for part in text.split("for (idx ") if re.match(rf"\w+ = {keys - 16}; ", part)]
+    assert any("max_f32" in part for part in last)
+    assert any("exp_f32" in part for part in last) == (keys != 49)
+
+
+class Softmax(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (3 * x).softmax(-1)
+
+
+class Decayed(nn.Module):
+    """A state that is replaced by what is made of it."""
+
+    state: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.linspace(-1, 1, 63).expand(8, 63).clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.state.copy_(torch.exp(self.state) * 0.5)
+        return x + 1
+
+
+def test_no_element_of_a_state_is_replaced_twice() -> None:
+    model, want, x = Decayed().eval(), Decayed().eval(), torch.zeros(3)
+    f = monotile.compile(model, (x,), target="cpu", options=monotile.Options(cache=False))
+    for _ in range(2):
+        f(x)
+        want(x)
+    torch.testing.assert_close(model.state, want.state)
