@@ -120,3 +120,16 @@ def test_no_element_of_a_state_is_replaced_twice() -> None:
         f(x)
         want(x)
     torch.testing.assert_close(model.state, want.state)
+
+
+class Scores(nn.Module):
+    """Heads of 8 in a row of 64, and 21 keys, which lie far apart."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k = x.unflatten(2, (2, 8, 8)).permute(2, 1, 3, 0, 4)
+        return q @ k.transpose(2, 3)
+
+
+def test_short_dot_products_are_tiles(tmp_path: Path) -> None:
+    """To add up the lanes of each would take longer than its terms."""
+    assert "outer_" in source_of(Scores(), torch.randn(21, 64, 128), tmp_path)

@@ -3,8 +3,10 @@
 import functools
 import math
 
+from monotile.analysis.affine import offset
 from monotile.analysis.ends import share_of_terms
 from monotile.analysis.windows import sliding
+from monotile.ir.expr import Axis, loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import Access, Extents, distinct_loads, product
 from monotile.kernels.reduction.method import Reduce
@@ -12,6 +14,29 @@ from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 WIDE = 8  # neighbours that `Reduction.vector` is the cost of
+SKIPPED = 4  # elements that a load may skip along a vector
+FEW = 64  # terms, up to which vectors of outputs are as good as those of terms
+
+
+def _together(s: Compute, target: Target) -> float:
+    """Operations by which the lanes of an output's terms come together, where vectors of a thread run along these."""
+    tiles = target.model.register_tiles
+    return tiles.together if tiles is not None and _along_terms(s) else 0.0
+
+
+@functools.lru_cache(maxsize=4096)
+def _along_terms(s: Compute) -> bool:
+    """Whether vectors run along the terms of an output, about as `simd_of` decides where memory is known."""
+    terms = math.prod(r.extent for r in s.reduce)
+    along = _vectors(s, s.reduce[-1])
+    outputs = _vectors(s, s.axes[-1]) if s.axes else 1
+    return along > 1 and (terms >= FEW or outputs < max(2, along))
+
+
+def _vectors(s: Compute, axis: Axis) -> int:
+    """What a vector along `axis` is worth: its iterations, 1 where some load skips too much."""
+    steps = [abs(offset(x).coefficient(axis)) for x in loads(s.body)]
+    return 1 if max(steps, default=0) > SKIPPED else axis.extent
 
 
 def access(s: Compute, method: Reduce, extents: Extents, after: float, target: Target) -> Access:
@@ -35,7 +60,8 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
         terms = math.prod(r.extent for r in s.reduce) * share_of_terms(s)
         vectors = terms / (method.lanes * method.vector)
         turns = math.ceil(vectors / fitted(target.model.reduction).loads)
-    return Access(width, target.warp // lanes, lanes * method.vector, method.order, turns, alone)
+    across, along = target.warp // lanes, lanes * method.vector
+    return Access(width, across, along, method.order, turns, alone, _together(s, target))
 
 
 def each_thread_seconds(
