@@ -53,12 +53,13 @@ class RegisterTiles(_Family, frozen=True):
 
     outer, dot:  the part of the rate of multiply-adds that tiles of outer products and dot products reach.
     dot_rows:    rows up to which the right side is not worth packing into panels.
-    together:    operations that the lanes of a vector take to become one value: of reductions, which are no tiles.
+    gather, together: of reductions, which are no tiles: operations that an element takes which a vector gathers, and the lanes of one to become one value.
     """
 
     outer: float
     dot: float
     dot_rows: int
+    gather: float
     together: float
 
 

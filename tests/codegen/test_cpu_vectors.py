@@ -133,3 +133,33 @@ class Heads(nn.Module):
 def test_short_dot_products_are_tiles(tmp_path: Path) -> None:
     """To add up the lanes of each would take longer than its terms."""
     assert "outer_" in source_of(Heads(), torch.randn(21, 128, 192), tmp_path)
+
+
+class Grown(nn.Module):
+    """A convolution beside what it reads, as a layer of a DenseNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.grown = nn.Conv2d(64, 128, 1), nn.Conv2d(128, 32, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, self.grown(self.first(x).relu())], 1).relu()
+
+
+def test_what_a_reduction_would_gather_is_turned_once(tmp_path: Path) -> None:
+    """A filter's weights are 9 elements apart along the channels."""
+    text = source_of(Grown(), torch.randn(1, 64, 7, 7), tmp_path)
+    assert not re.search(r"weight_\d+\[o\d+ \+ r \* 9\]", text)
+
+
+class Enlarged(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(x, scale_factor=8, mode="bilinear")
+
+
+def test_rows_that_are_gathered_have_no_quotients(tmp_path: Path) -> None:
+    text = source_of(Enlarged(), torch.randn(2, 3, 9, 9), tmp_path)
+    inside = text.partition("#pragma omp simd\n")[2].partition("}")[0]
+    assert "mt_to_int_f32" in inside
+    assert "/" not in inside
+    assert "%" not in inside

@@ -63,7 +63,7 @@ class Access:
     width: neighbours that a thread takes at once. across: outputs that a warp takes at once. along: points of the reduction, likewise.
     order: in which the reduce axes are flattened. turns: how often a thread waits for what it reads from memory.
     alone: seconds of the step where every thread makes outputs by itself, given how many times those of neighbours its requests are.
-    together: operations by which what the lanes of a vector have of an output becomes one value.
+    gathered, together: further operations of each point, and of each output.
     """
 
     width: int
@@ -72,6 +72,7 @@ class Access:
     order: tuple[int, ...] = ()
     turns: float = 1
     alone: Callable[[float], float] | None = None
+    gathered: float = 0.0
     together: float = 0.0
 
 
@@ -117,9 +118,8 @@ def simple_seconds(
         return target.latency_seconds + max(moved, spent)
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
-    work = (
-        points * (operations(s, model.transcendental) + asked) + outputs * (after + access.together)
-    ) / rate
+    work = points * (operations(s, model.transcendental) + asked + access.gathered)
+    work = (work + outputs * (after + access.together)) / rate
     waits = 1 + model.turn * (access.turns - 1 if far else 0)
     return target.latency_seconds * waits + max(moved, work)
 

@@ -4,13 +4,13 @@ import functools
 import math
 
 from monotile.analysis.affine import offset
-from monotile.analysis.ends import share_of_terms
+from monotile.analysis.ends import own_ends, share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.ir.expr import Axis, loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import Access, Extents, distinct_loads, product
 from monotile.kernels.reduction.method import Reduce
-from monotile.targets.model import fitted
+from monotile.targets.model import RegisterTiles, fitted
 from monotile.targets.target import Target
 
 WIDE = 8  # neighbours that `Reduction.vector` is the cost of
@@ -18,19 +18,15 @@ SKIPPED = 4  # elements that a load may skip along a vector
 FEW = 64  # terms, up to which vectors of outputs are as good as those of terms
 
 
-def _together(s: Compute, target: Target) -> float:
-    """Operations by which the lanes of an output's terms come together, where vectors of a thread run along these."""
-    tiles = target.model.register_tiles
-    return tiles.together if tiles is not None and _along_terms(s) else 0.0
-
-
 @functools.lru_cache(maxsize=4096)
-def _along_terms(s: Compute) -> bool:
-    """Whether vectors run along the terms of an output, about as `simd_of` decides where memory is known."""
-    terms = math.prod(r.extent for r in s.reduce)
-    along = _vectors(s, s.reduce[-1])
-    outputs = _vectors(s, s.axes[-1]) if s.axes else 1
-    return along > 1 and (terms >= FEW or outputs < max(2, along))
+def _on_cpu(s: Compute, inner: Axis, tiles: RegisterTiles) -> tuple[float, float]:
+    """Operations besides the arithmetic, of each term and of each output: elements that are gathered, and the lanes of an output that come together.
+    inner: the axis along which terms are neighbours. Vectors run along it or along the outputs, about as `simd_of` decides where memory is known."""
+    terms, outputs = _vectors(s, inner), _vectors(s, s.axes[-1]) if s.axes else 1
+    across = 1 < outputs and terms <= outputs and terms < FEW and own_ends(s) is None
+    axis = s.axes[-1] if across else inner
+    apart = sum(abs(offset(x).coefficient(axis)) > 1 for x in distinct_loads(s.body))
+    return tiles.gather * apart, 0.0 if across else tiles.together
 
 
 def _vectors(s: Compute, axis: Axis) -> int:
@@ -61,7 +57,9 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
         vectors = terms / (method.lanes * method.vector)
         turns = math.ceil(vectors / fitted(target.model.reduction).loads)
     across, along = target.warp // lanes, lanes * method.vector
-    return Access(width, across, along, method.order, turns, alone, _together(s, target))
+    tiles = target.model.register_tiles
+    beside = (0.0, 0.0) if tiles is None else _on_cpu(s, s.reduce[method.order[-1]], tiles)
+    return Access(width, across, along, method.order, turns, alone, *beside)
 
 
 def each_thread_seconds(
