@@ -136,19 +136,24 @@ def test_short_dot_products_are_tiles(tmp_path: Path) -> None:
 
 
 class Grown(nn.Module):
-    """A convolution beside what it reads, as a layer of a DenseNet."""
+    """Two layers of a DenseNet."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.grown = nn.Conv2d(64, 128, 1), nn.Conv2d(128, 32, 3, padding=1)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, 128, 1), nn.ReLU(), nn.Conv2d(128, 32, 3, padding=1))
+            for n in (576, 608)
+        )  # fmt: skip
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, self.grown(self.first(x).relu())], 1).relu()
+        for layer in self.layers:
+            x = torch.cat([x, layer(x)], 1)
+        return x
 
 
 def test_what_a_reduction_would_gather_is_turned_once(tmp_path: Path) -> None:
     """A filter's weights are 9 elements apart along the channels."""
-    text = source_of(Grown(), torch.randn(1, 64, 7, 7), tmp_path)
+    text = source_of(Grown(), torch.randn(1, 576, 7, 7), tmp_path)
     assert not re.search(r"weight_\d+\[o\d+ \+ r \* 9\]", text)
 
 
