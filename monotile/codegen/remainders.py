@@ -16,7 +16,7 @@ from monotile.plan.places import Place, Pointer, Shared, Value, Workspace
 KNOWN = (Pointer, Value, Shared, Workspace)  # where it is plain which bytes are a tensor's
 # What `targets/cpu/device/math.h` has without branches, of float32, and costs more than a few cycles. All else that is costly is the C library's.
 COSTLY = frozenset(
-    "exp exp2 expm1 log log1p sqrt rsqrt tanh erf logistic one_plus_erf cospi div".split()
+    "exp exp2 expm1 log log1p acos sqrt rsqrt tanh erf logistic one_plus_erf cospi div".split()
 )
 PLAIN = frozenset("neg abs not isnan isinf floor ceil trunc round tf32 to_tf32 is_tf32".split())
 PLAIN_BINARY = frozenset("pow atan2 hypot nextafter fmod philox ipow floordiv mod truncdiv rem".split())  # fmt: skip
