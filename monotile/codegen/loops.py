@@ -225,10 +225,10 @@ class Loops(StageEmitter):
             return
         begin, end = low, high
         if guard.lower:
-            first = self._extreme("max", [low, *(self._bound(e) for e in guard.lower)])
+            first = self.extreme("max", [low, *(self._bound(e) for e in guard.lower)])
             begin = self.short(f"mt_min_idx({first}, {high})")
         if guard.upper:
-            last = self._extreme("min", [high, *(self._bound(e) for e in guard.upper)])
+            last = self.extreme("min", [high, *(self._bound(e) for e in guard.upper)])
             end = self.short(f"mt_max_idx({last}, {begin})")
         pieces = [(begin, end, [(t, True) for t in guard.terms])]
         if guard.lower:
@@ -246,7 +246,8 @@ class Loops(StageEmitter):
     def _bound(self, e: Expr) -> str:
         return bare(self.index(e))
 
-    def _extreme(self, op: str, texts: Sequence[str]) -> str:
+    def extreme(self, op: str, texts: Sequence[str]) -> str:
+        """Text of the largest ("max") or smallest of some indices."""
         out = texts[0]
         for text in texts[1:]:
             out = f"mt_{op}_idx({out}, {text})"

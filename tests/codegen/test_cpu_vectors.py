@@ -168,3 +168,12 @@ def test_rows_that_are_gathered_have_no_quotients(tmp_path: Path) -> None:
     assert "mt_to_int_f32" in inside
     assert "/" not in inside
     assert "%" not in inside
+
+
+@pytest.mark.parametrize("size", [(7, 7), (9, 14), (5, 21), (6, 40)])
+def test_rows_of_a_small_image_are_copied(size: tuple[int, int], tmp_path: Path) -> None:
+    """For the columns of a grouped convolution, with zeros round the image."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(48, 48, 3, padding=(1, 2), groups=2)
+    text = source_of(model, torch.randn(1, 48, *size), tmp_path)
+    assert "mt_copy_run_f32(" in text
