@@ -72,7 +72,8 @@ def may_repeat(site: Site, view: View, in_place: Collection[str]) -> bool:
         return False
     written = [(s.out, p) for s in made for p in stored(view.places[s.out.name])]
     read = {x.tensor for s in made for x in loads(s.body) if x.tensor.name not in names}
-    taken = [(t, view.place(t)) for t in read]
+    # What has no place is a value of the call, or was computed in front of the loop.
+    taken = [(t, view.place(t)) for t in read if t.name in view.places]
     if not all(type(p) in KNOWN for _, p in (*written, *taken)):
         return False
     return not any(_meet(a, b, view.tables) for a in written for b in taken)

@@ -177,3 +177,17 @@ def test_rows_of_a_small_image_are_copied(size: tuple[int, int], tmp_path: Path)
     model = nn.Conv2d(48, 48, 3, padding=(1, 2), groups=2)
     text = source_of(model, torch.randn(1, 48, *size), tmp_path)
     assert "mt_copy_run_f32(" in text
+
+
+class Shifted(nn.Module):
+    """Rows of 31, to which one value is added."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(x + torch.tanh(y.mean()), (31,))
+
+
+def test_rows_may_read_what_was_computed_before() -> None:
+    torch.manual_seed(0)
+    model, args = Shifted(), (torch.randn(4, 31).half(), torch.randn(4, 31, 1).half())
+    f = monotile.compile(model, args, target="cpu", options=monotile.Options(cache=False))
+    torch.testing.assert_close(f(*args), model(*args), rtol=2e-3, atol=1e-3)
