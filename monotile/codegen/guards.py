@@ -38,6 +38,15 @@ def guard_of(bodies: Sequence[Expr], x: Axis, facts: Facts) -> Guard | None:
     return None
 
 
+def stretch_of(cond: Expr, x: Axis, facts: Facts) -> tuple[Guard, tuple[Expr, ...]] | None:
+    """Where `cond` holds along `x`, and the terms of it that are the same all along, if that is one stretch; no bounds if it does not change with `x`."""
+    found = _guard(cond, x, facts) or Guard(cond, (), (), ())
+    rest = [t for t in conjuncts(cond) if t not in found.terms and truth(t, facts) is not True]
+    if any(x in axes_of(t) or loads(t) for t in rest):
+        return None
+    return found, tuple(rest)
+
+
 def steady_of(bodies: Sequence[Expr], x: Axis, facts: Facts) -> Expr | None:
     """What is not decided by `facts` of the first condition of a Select with loads in `bodies`, if that is about indices and not about `x`."""
     for e in bodies:

@@ -87,7 +87,11 @@ class Lines:
                 continue
             x, there = _part(variable, origin, point, row)
             here = dict(there)
-            if all(self._runs(substitute(e, here), x, least) for e in uses):
+            parts = [substitute(e, here) for e in uses]
+            if all(self._runs(e, x, least) for e in parts):
+                return row
+            # What is gathered in any case is at least found without quotients.
+            if least and row < variable.extent and not any(any(_periods(e, x)) for e in parts):
                 return row
         return None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from monotile.analysis.affine import affine
 from monotile.codegen.guards import guard_of, steady_of
 from monotile.codegen.lines import Lines, block_start
+from monotile.codegen.remainders import FEWEST, costly, left, may_repeat, parts
 from monotile.codegen.site import Point, Range, Site, Span
 from monotile.codegen.spelling import SUFFIX, bare
 from monotile.codegen.stages import StageEmitter
@@ -27,6 +28,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, Program, Scatter, value_of
+from monotile.plan.access import overwritten
 from monotile.plan.nodes import Plan, Stage
 from monotile.targets.target import Target
 
@@ -36,12 +38,13 @@ CUTS = 2  # how often a loop is cut at the ends of a condition, one inside the o
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An innermost loop: `x` runs from `low` to `high` - 1 (texts); `at` is the position, in terms of x."""
+    """An innermost loop: `x` runs from `low` to `high` - 1 (texts); `at` is the position, in terms of x. again: positions may be taken twice."""
 
     x: Axis
     low: str
     high: str
     at: Expr
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Loops(StageEmitter):
         super().__init__(program, plan, target, options)
         self.kernels: dict[str, str] = {}
         self._views = Views(program, plan.places, plan.body)
+        self._lanes = target.vector_bytes // DType.F32.itemsize
+        self._in_place = frozenset(overwritten(program))
 
     def sites(self, stage: Stage, *, bounded: bool = True) -> Iterator[Site]:
         self.lines = Lines(self._views.of(stage))
@@ -212,24 +217,25 @@ class Loops(StageEmitter):
                     self.each(row, bodies, write, clauses, cuts, whole=False)
             return
         if guard is None:
-            head = f"for (idx {x.name} = {low}; {x.name} < {high}; ++{x.name})"
-            with self.writer.open(head, [x.name]) as block:
-                write()
-                self.simd(block, clauses)
+            for low, high in parts(row.low, row.high, self._lanes if row.again else 0):
+                head = f"for (idx {x.name} = {low}; {x.name} < {high}; ++{x.name})"
+                with self.writer.open(head, [x.name]) as block:
+                    write()
+                    self.simd(block, clauses)
             return
         begin, end = low, high
         if guard.lower:
-            first = self._extreme("max", [low, *(self._bound(e) for e in guard.lower)])
+            first = self.extreme("max", [low, *(self._bound(e) for e in guard.lower)])
             begin = self.short(f"mt_min_idx({first}, {high})")
         if guard.upper:
-            last = self._extreme("min", [high, *(self._bound(e) for e in guard.upper)])
+            last = self.extreme("min", [high, *(self._bound(e) for e in guard.upper)])
             end = self.short(f"mt_max_idx({last}, {begin})")
-        parts = [(begin, end, [(t, True) for t in guard.terms])]
+        pieces = [(begin, end, [(t, True) for t in guard.terms])]
         if guard.lower:
-            parts.insert(0, (low, begin, [(guard.cond, False)]))
+            pieces.insert(0, (low, begin, [(guard.cond, False)]))
         if guard.upper:
-            parts.append((end, high, [(guard.cond, False)]))
-        for start, stop, facts in parts:
+            pieces.append((end, high, [(guard.cond, False)]))
+        for start, stop, facts in pieces:
             with ExitStack() as stack:
                 stack.enter_context(self.writer.open(f"if ({start} < {stop})", fence=True))
                 for cond, holds in facts:
@@ -240,7 +246,8 @@ class Loops(StageEmitter):
     def _bound(self, e: Expr) -> str:
         return bare(self.index(e))
 
-    def _extreme(self, op: str, texts: Sequence[str]) -> str:
+    def extreme(self, op: str, texts: Sequence[str]) -> str:
+        """Text of the largest ("max") or smallest of some indices."""
         out = texts[0]
         for text in texts[1:]:
             out = f"mt_{op}_idx({out}, {text})"
@@ -260,6 +267,14 @@ class Loops(StageEmitter):
             here = point(row.at)
             bodies = [substitute(e, dict(here)) for e in uses]
             self.each(row, bodies, lambda: write(here, row.at))
+
+    def repeated(self, row: Row, site: Site) -> Row:
+        """The same row of a map, of which the last whole vector begins earlier where that is right and faster."""
+        if not (row.low == "0" and row.high.isdigit() and self._lanes):
+            return row
+        made = [s.body for s in (*site.before, site.anchor, *site.followers) if isinstance(s, Compute)]  # fmt: skip
+        again = left(int(row.high), self._lanes) >= FEWEST and costly(made)
+        return replace(row, again=again and may_repeat(site, self.lines.view, self._in_place))
 
     def uses(self, site: Site) -> list[Expr]:
         """Everything that is read or written for one element of the step, as expressions over its axes."""

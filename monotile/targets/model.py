@@ -53,11 +53,14 @@ class RegisterTiles(_Family, frozen=True):
 
     outer, dot:  the part of the rate of multiply-adds that tiles of outer products and dot products reach.
     dot_rows:    rows up to which the right side is not worth packing into panels.
+    gather, together: of reductions, which are no tiles: operations that an element takes which a vector gathers, and the lanes of one to become one value.
     """
 
     outer: float
     dot: float
     dot_rows: int
+    gather: float
+    together: float
 
 
 class TensorCores(_Family, frozen=True):

@@ -24,12 +24,17 @@ FUNCTIONS: dict[
     "log1p": (np.log1p, 1.6),
     "tanh": (np.tanh, 1.5),
     "erf": (np.vectorize(math.erf), 1.2),
+    "acos": (np.arccos, 1.0),
+    "power_9": (lambda x: x**9.0, 0.51),
+    "power_minus_5": (lambda x: x**-5.0, 0.51),
     "cospi": (lambda x: np.sin(np.pi * (0.5 - np.abs(x - 2 * np.rint(x / 2)))), 3.0),
 }
 ROUNDING = ("f16", "bf16")
 SOURCE = "\n".join(
     [
         '#include "cpu/device/math.h"',
+        "MT_INLINE float mt_power_9_f32(float x) { return mt_pow_f32(x, 9.0f); }",
+        "MT_INLINE float mt_power_minus_5_f32(float x) { return mt_pow_f32(x, -5.0f); }",
         "#define EACH(N) void each_##N(float* y, const float* x, int64_t n) \\",
         "  { for (int64_t i = 0; i < n; ++i) y[i] = mt_##N(x[i]); }",
         *(f"EACH({name}_f32)" for name in FUNCTIONS),

@@ -82,3 +82,112 @@ def test_long_lines_keep_short_quotients(tmp_path: Path) -> None:
     stage = text.partition("static void stage_conv2d_image(")[2].partition("\n}\n")[0]
     assert "/ 4u" in stage
     assert "d0 < 32" in stage
+
+
+@pytest.mark.parametrize("keys", [21, 49, 63, 197])
+def test_the_last_vector_of_a_row_begins_earlier(keys: int, tmp_path: Path) -> None:
+    """Of maxima, and of maps that cost enough; not one by one."""
+    torch.manual_seed(0)
+    text = source_of(Softmax(), torch.randn(2, 5, keys), tmp_path)
+    last = [part for part in text.split("for (idx ") if re.match(rf"\w+ = {keys - 16}; ", part)]
+    assert any("max_f32" in part for part in last)
+    assert any("exp_f32" in part for part in last) == (keys != 49)
+
+
+class Softmax(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (3 * x).softmax(-1)
+
+
+class Decayed(nn.Module):
+    """A state that is replaced by what is made of it."""
+
+    state: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.linspace(-1, 1, 63).expand(8, 63).clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.state.copy_(torch.exp(self.state) * 0.5)
+        return x + 1
+
+
+def test_no_element_of_a_state_is_replaced_twice() -> None:
+    model, want, x = Decayed().eval(), Decayed().eval(), torch.zeros(3)
+    f = monotile.compile(model, (x,), target="cpu", options=monotile.Options(cache=False))
+    for _ in range(2):
+        f(x)
+        want(x)
+    torch.testing.assert_close(model.state, want.state)
+
+
+class Heads(nn.Module):
+    """Attention of heads of 8 in rows of 64, over 21 keys that lie far apart."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = x.unflatten(2, (3, 8, 8)).permute(2, 1, 3, 0, 4)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def test_short_dot_products_are_tiles(tmp_path: Path) -> None:
+    """To add up the lanes of each would take longer than its terms."""
+    assert "outer_" in source_of(Heads(), torch.randn(21, 128, 192), tmp_path)
+
+
+class Grown(nn.Module):
+    """Two layers of a DenseNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, 128, 1), nn.ReLU(), nn.Conv2d(128, 32, 3, padding=1))
+            for n in (576, 608)
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.cat([x, layer(x)], 1)
+        return x
+
+
+def test_what_a_reduction_would_gather_is_turned_once(tmp_path: Path) -> None:
+    """A filter's weights are 9 elements apart along the channels."""
+    text = source_of(Grown(), torch.randn(1, 576, 7, 7), tmp_path)
+    assert not re.search(r"weight_\d+\[o\d+ \+ r \* 9\]", text)
+
+
+class Enlarged(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(x, scale_factor=8, mode="bilinear")
+
+
+def test_rows_that_are_gathered_have_no_quotients(tmp_path: Path) -> None:
+    text = source_of(Enlarged(), torch.randn(2, 3, 9, 9), tmp_path)
+    inside = text.partition("#pragma omp simd\n")[2].partition("}")[0]
+    assert "mt_to_int_f32" in inside
+    assert "/" not in inside
+    assert "%" not in inside
+
+
+@pytest.mark.parametrize("size", [(7, 7), (9, 14), (5, 21), (6, 40)])
+def test_rows_of_a_small_image_are_copied(size: tuple[int, int], tmp_path: Path) -> None:
+    """For the columns of a grouped convolution, with zeros round the image."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(48, 48, 3, padding=(1, 2), groups=2)
+    text = source_of(model, torch.randn(1, 48, *size), tmp_path)
+    assert "mt_copy_run_f32(" in text
+
+
+class Shifted(nn.Module):
+    """Rows of 31, to which one value is added."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(x + torch.tanh(y.mean()), (31,))
+
+
+def test_rows_may_read_what_was_computed_before() -> None:
+    torch.manual_seed(0)
+    model, args = Shifted(), (torch.randn(4, 31).half(), torch.randn(4, 31, 1).half())
+    f = monotile.compile(model, args, target="cpu", options=monotile.Options(cache=False))
+    torch.testing.assert_close(f(*args), model(*args), rtol=2e-3, atol=1e-3)

@@ -63,7 +63,7 @@ class Access:
     width: neighbours that a thread takes at once. across: outputs that a warp takes at once. along: points of the reduction, likewise.
     order: in which the reduce axes are flattened. turns: how often a thread waits for what it reads from memory.
     alone: seconds of the step where every thread makes outputs by itself, given how many times those of neighbours its requests are.
-    places: operations by which a thread finds where a vector lies, and whether it counts.
+    of_point, of_output: further operations of each point, and of each output.
     """
 
     width: int
@@ -72,7 +72,8 @@ class Access:
     order: tuple[int, ...] = ()
     turns: float = 1
     alone: Callable[[float], float] | None = None
-    places: float = 0
+    of_point: float = 0.0
+    of_output: float = 0.0
 
 
 def simple_seconds(
@@ -117,8 +118,8 @@ def simple_seconds(
         return target.latency_seconds + max(moved, spent)
     busy = min(1.0, points / target.threads)
     rate = target.flops["fma"] / 2 / target.workers * max(busy, 1 / target.threads)
-    each = operations(s, model.transcendental) + asked + access.places / vector
-    work = (points * each + outputs * after) / rate
+    work = points * (operations(s, model.transcendental) + asked + access.of_point)
+    work = (work + outputs * (after + access.of_output)) / rate
     waits = 1 + model.turn * (access.turns - 1 if far else 0)
     return target.latency_seconds * waits + max(moved, work)
 

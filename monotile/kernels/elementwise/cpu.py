@@ -4,6 +4,7 @@ import math
 
 from monotile.codegen.loops import Loops, write_element
 from monotile.codegen.site import Point, Site, moved, ordered
+from monotile.ir.expr import Expr, substitute
 from monotile.kernels.common.cpu_columns import (
     MOST_HELD,
     hold_columns,
@@ -30,16 +31,17 @@ def write(e: Loops, site: Site) -> None:
     hold_columns(e, held, axis, site.point)
     uses = [others(x, held) for x in e.uses(site)]
 
-    def write_one(point: Point) -> None:
-        read_columns(e, held, point[axis.name])
-        write_element(e, site, point)
+    def at(local: Expr) -> Point:
+        return moved(site, last, local)
 
-    with e.over(outer):
-        e.along(
-            last.variable,
-            e.count(last),
-            last.origin,
-            lambda local: moved(site, last, local),
-            uses,
-            lambda point, _: write_one(point),
-        )
+    with (
+        e.over(outer),
+        e.rows(last.variable, e.count(last), last.origin, at, uses) as row,
+    ):
+        here = at(row.at)
+
+        def write_one() -> None:
+            read_columns(e, held, here[axis.name])
+            write_element(e, site, here)
+
+        e.each(e.repeated(row, site), [substitute(x, dict(here)) for x in uses], write_one)

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 from monotile.analysis.masked import masked
 from monotile.codegen.base import STORAGE
-from monotile.codegen.loops import Loops
+from monotile.codegen.guards import stretch_of
+from monotile.codegen.loops import Loops, Row
 from monotile.codegen.site import Point, Site, at_start, unflatten
 from monotile.codegen.spelling import SUFFIX, bare, convert
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_decode import POSITION, write_decoded
 from monotile.kernels.matmul.method import Matmul
@@ -182,8 +183,37 @@ class Packing:
             e.writer.open(*e.counted(right.depth, kc)),
         ):
             here = point(row.at)
+            if self._copied(right, here, into, row):
+                return
 
             def write() -> None:
                 self._put(right, here, into, add(mul(right.depth, idx(self.bn)), row.at))
 
             e.each(row, [substitute(right.factor, dict(here))], write)
+
+    def _copied(self, right: Side, here: Point, into: str, row: Row) -> bool:
+        """Write a row of columns as a copy, zeros where a condition does not hold; whether it is one."""
+        e, x = self.e, row.x
+        found = masked(substitute(right.factor, dict(here)))
+        if self.element is not DType.F32 or found is None or found.load.dtype is not DType.F32:
+            return False
+        at = add(mul(right.depth, idx(self.bn)), row.at)
+        start: dict[str, Expr] = {x.name: idx(0)}
+        if any(loads(i) for i in found.load.index) or not e.lines.straight(found.load, x):
+            return False
+        stretch = stretch_of(found.cond, x, e.facts)
+        if e.lines.offset(found.load).coefficient(x) != 1 or stretch is None:
+            return False
+        guard, rest = stretch
+        bounds = [[e.short(bare(e.index(b))) for b in side] for side in (guard.lower, guard.upper)]
+        begin = e.extreme("max", [row.low, *bounds[0]])
+        end = e.extreme("min", [row.high, *bounds[1]])
+        if rest:
+            end = f"({' && '.join(e.value(t) for t in rest)}) ? {end} : {begin}"
+        first = Load(found.load.tensor, tuple(substitute(i, start) for i in found.load.index))
+        pointer, offset = e.element(first)
+        to = f"{into} + {bare(e.index(substitute(at, start)))}"
+        e.writer.write(
+            f"mt_copy_run_f32({to}, {pointer} + {bare(offset)}, {row.low}, {row.high}, {begin}, {end});"
+        )
+        return True

@@ -3,17 +3,37 @@
 import functools
 import math
 
-from monotile.analysis.ends import share_of_terms
+from monotile.analysis.affine import offset
+from monotile.analysis.ends import own_ends, share_of_terms
 from monotile.analysis.windows import sliding
-from monotile.ir.expr import children, walk
+from monotile.ir.expr import Axis, children, loads, walk
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import Access, Extents, distinct_loads, product
 from monotile.kernels.reduction.method import Reduce
-from monotile.targets.model import fitted
+from monotile.targets.model import RegisterTiles, fitted
 from monotile.targets.target import Target
 
 WIDE = 8  # neighbours that `Reduction.vector` is the cost of
 DIVISION = 10  # operations of a quotient and a remainder
+SKIPPED = 4  # elements that a load may skip along a vector
+FEW = 64  # terms, up to which vectors of outputs are as good as those of terms
+
+
+@functools.lru_cache(maxsize=4096)
+def _on_cpu(s: Compute, inner: Axis, tiles: RegisterTiles) -> tuple[float, float]:
+    """Operations besides the arithmetic, of each term and of each output: elements that are gathered, and the lanes of an output that come together.
+    inner: the axis along which terms are neighbours. Vectors run along it or along the outputs, about as `simd_of` decides where memory is known."""
+    terms, outputs = _vectors(s, inner), _vectors(s, s.axes[-1]) if s.axes else 1
+    across = 1 < outputs and terms <= outputs and terms < FEW and own_ends(s) is None
+    axis = s.axes[-1] if across else inner
+    apart = sum(abs(offset(x).coefficient(axis)) > 1 for x in distinct_loads(s.body))
+    return tiles.gather * apart, 0.0 if across else tiles.together
+
+
+def _vectors(s: Compute, axis: Axis) -> int:
+    """What a vector along `axis` is worth: its iterations, 1 where some load skips too much."""
+    steps = [abs(offset(x).coefficient(axis)) for x in loads(s.body)]
+    return 1 if max(steps, default=0) > SKIPPED else axis.extent
 
 
 def access(s: Compute, method: Reduce, extents: Extents, after: float, target: Target) -> Access:
@@ -37,9 +57,17 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
         terms = math.prod(r.extent for r in s.reduce) * share_of_terms(s)
         vectors = terms / (method.lanes * method.vector)
         turns = math.ceil(vectors / fitted(target.model.reduction).loads)
-    along = lanes * method.vector
-    places = _places(s) if method.lanes > 1 and target.has.lockstep else 0.0
-    return Access(width, target.warp // lanes, along, method.order, turns, alone, places)
+    across, along = target.warp // lanes, lanes * method.vector
+    beside = _beside(s, method, target)
+    return Access(width, across, along, method.order, turns, alone, *beside)
+
+
+def _beside(s: Compute, method: Reduce, target: Target) -> tuple[float, float]:
+    """Operations besides the arithmetic, of each term and of each output."""
+    tiles = target.model.register_tiles
+    if tiles is not None:
+        return _on_cpu(s, s.reduce[method.order[-1]], tiles)
+    return _places(s) / method.vector if method.lanes > 1 else 0.0, 0.0
 
 
 @functools.lru_cache(maxsize=4096)

@@ -189,7 +189,8 @@ def _run(
             at = {**point, **unflatten(add(origin, Axis("k", variable.extent)), axes)}
             _decoded(e, c, at, variable.extent, part, simd)
         else:
-            e.each(Row(variable, "0", count, variable), [substitute(c.body, here)], write, clauses)
+            row = Row(variable, "0", count, variable, again=bool(bad))
+            e.each(row, [substitute(c.body, here)], write, clauses)
         if bad:
             part = f"({bad} ? ({kind})MT_NAN : {part})"
         e.writer.write(f"{total} = {bare(combine(c.combiner, total, part, c.body.dtype))};")

@@ -19,17 +19,18 @@
   MT_INLINE float mt_##N##_f32(float x) { return N##f(x); }                                        \
   MT_INLINE double mt_##N##_f64(double x) { return N(x); }
 #define MT_LIBRARY1_F64(N) MT_INLINE double mt_##N##_f64(double x) { return N(x); }
+#define MT_LIBRARY2_F64(N) MT_INLINE double mt_##N##_f64(double a, double b) { return N(a, b); }
 #define MT_LIBRARY2(N)                                                                             \
   MT_INLINE float mt_##N##_f32(float a, float b) { return N##f(a, b); }                            \
-  MT_INLINE double mt_##N##_f64(double a, double b) { return N(a, b); }
+  MT_LIBRARY2_F64(N)
 
 MT_LIBRARY1(log2) MT_LIBRARY1(log10) MT_LIBRARY1(sin) MT_LIBRARY1(cos) MT_LIBRARY1(tan)
-MT_LIBRARY1(asin) MT_LIBRARY1(acos) MT_LIBRARY1(atan) MT_LIBRARY1(sinh) MT_LIBRARY1(cosh)
+MT_LIBRARY1(asin) MT_LIBRARY1_F64(acos) MT_LIBRARY1(atan) MT_LIBRARY1(sinh) MT_LIBRARY1(cosh)
 MT_LIBRARY1(asinh) MT_LIBRARY1(acosh) MT_LIBRARY1(atanh) MT_LIBRARY1(erfc)
 MT_LIBRARY1(sqrt) MT_LIBRARY1(floor) MT_LIBRARY1(ceil) MT_LIBRARY1(trunc)
 MT_LIBRARY1_F64(exp) MT_LIBRARY1_F64(exp2) MT_LIBRARY1_F64(expm1) MT_LIBRARY1_F64(log)
 MT_LIBRARY1_F64(log1p) MT_LIBRARY1_F64(tanh) MT_LIBRARY1_F64(erf)
-MT_LIBRARY2(pow) MT_LIBRARY2(atan2) MT_LIBRARY2(copysign) MT_LIBRARY2(hypot)
+MT_LIBRARY2_F64(pow) MT_LIBRARY2(atan2) MT_LIBRARY2(copysign) MT_LIBRARY2(hypot)
 MT_LIBRARY2(nextafter) MT_LIBRARY2(fmod)
 
 // The re-entrant forms: lgamma itself writes a global.
@@ -63,6 +64,21 @@ MT_INLINE float mt_min_f32(float a, float b) {
 }
 MT_INLINE double mt_max_f64(double a, double b) { return a > b || a != a ? a : b; }
 MT_INLINE double mt_min_f64(double a, double b) { return a < b || a != a ? a : b; }
+
+// x^n by products in double precision, which a power up to the sixteenth neither leaves too early nor rounds twice.
+#define MT_WHOLE(b) (MT_LITERAL(b) && (b) == (float)(int)(b) && (b) >= -16.0f && (b) <= 16.0f)
+MT_INLINE float mt_power(float x, int n) {
+  int m = n < 0 ? -n : n;
+  double x1 = x, x2 = x1 * x1, x4 = x2 * x2, x8 = x4 * x4, result = m & 1 ? x1 : 1.0;
+  result *= m & 2 ? x2 : 1.0;
+  result *= m & 4 ? x4 : 1.0;
+  result *= m & 8 ? x8 : 1.0;
+  result *= m & 16 ? x8 * x8 : 1.0;
+  return (float)(n < 0 ? 1.0 / result : result);
+}
+MT_INLINE float mt_pow_f32(float a, float b) {
+  return MT_WHOLE(b) ? mt_power(a, (int)b) : powf(a, b);
+}
 
 // exp(r) - 1 - r for |r| <= ln(2) / 2, as r^2 times a polynomial.
 MT_INLINE float mt_exp_tail(float r) {
@@ -170,6 +186,21 @@ MT_INLINE float mt_erf_f32(float x) {
   q = mt_fma(q, s, 1.28379166e-1f);
   float near = mt_fma(q, x, x);
   return t > 0.927734375f ? far : near;
+}
+
+// FreeBSD's acosf, in which one rational function serves z = x^2 and, beyond a half, z = (1 - |x|) / 2.
+MT_INLINE float mt_acos_f32(float x) {
+  float a = fabsf(x);
+  bool far = a > 0.5f;
+  float z = far ? 0.5f - 0.5f * a : x * x, s = sqrtf(z);
+  float r = z * mt_fma(z, mt_fma(z, -8.6563630030e-03f, -4.2743422091e-02f), 1.6666586697e-01f);
+  r = r / mt_fma(z, -7.0662963390e-01f, 1.0f);
+  float near = 1.5707962513f - (x - mt_fma(-x, r, 7.5497894159e-08f));
+  float lost = mt_fma(-s, s, z) / (s + s);  // what the rounding of the root lost
+  float right = 2.0f * (s + mt_fma(r, s, s > 0.0f ? lost : 0.0f));
+  float left = 2.0f * (1.5707962513f - (s + mt_fma(r, s, -7.5497894159e-08f)));
+  left = x > 0.0f ? right : left;
+  return a > 1.0f || x != x ? MT_NAN : far ? left : near;
 }
 
 MT_INLINE float mt_logistic_f32(float x) { return 1.0f / (1.0f + mt_exp_f32(-x)); }

@@ -154,6 +154,25 @@ MT_INLINE mt_f32 mt_add_pairs(mt_f32 sum, const uint16_t* a, const uint16_t* b, 
 MT_TRANSPOSE(f32, mt_u32, uint32_t)
 MT_TRANSPOSE(f64, mt_u64, uint64_t)
 
+// to[i] = from[i] for begin <= i < end, else 0; for low <= i < high alone. Few elements, as a row of a small image has.
+#if defined(__AVX512F__) && defined(__BMI2__)
+MT_INLINE unsigned mt_below(idx n) { return n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u; }
+MT_INLINE void mt_copy_run_f32(float* to, const float* from, idx low, idx high, idx begin, idx end) {
+  for (idx i = low; i < high; i += 16) {
+    const __mmask16 all = (__mmask16)mt_below(high - i);
+    const __mmask16 some = (__mmask16)(all & mt_below(end - i) & ~mt_below(begin - i));
+    _mm512_mask_storeu_ps(to + i, all, _mm512_maskz_loadu_ps(some, from + i));
+  }
+}
+#else
+MT_INLINE void mt_copy_run_f32(float* to, const float* from, idx low, idx high, idx begin, idx end) {
+  for (idx i = low; i < high; ++i) {
+    if (begin <= i && i < end) to[i] = from[i];
+    else to[i] = 0.0f;
+  }
+}
+#endif
+
 // Transposes rows that are contiguous along k into a packed panel: panel[k * columns + n] = rows[n][k] for
 // k < depth and n < columns. columns: a multiple of the lanes.
 #define MT_PACK_TRANSPOSED(S, T, C, CT)                                                            \
