@@ -54,18 +54,25 @@ class AliasLeaf:
 class Sizes:
     """What a call decides. symbols: name, least, most, of the dimensions that arguments have. scalars: the Program's inputs that hold sizes,
     each with what it is: an expression of Python over symbols. counted: symbols that data decide, each with where the Program gives it: results are
-    as long as these say. conditions: what holds of the symbols in a call that the Program is for. ones: the Program is for calls where these symbols
-    are 1, by their places among all of the model; `symbols` are the others."""
+    as long as these say. conditions: what holds of the symbols in a call that the Program is for. fixed: the Program is for calls where these symbols,
+    by their places among all of the model, are these numbers; `symbols` are the others."""
 
     symbols: tuple[tuple[str, int, int], ...] = ()
     scalars: tuple[tuple[str, str], ...] = ()
     counted: tuple[tuple[str, OutputLeaf], ...] = ()
     conditions: tuple[str, ...] = ()
-    ones: tuple[int, ...] = ()
+    fixed: tuple[tuple[int, int], ...] = ()
 
     def own(self, symbols: Sequence[int]) -> tuple[int, ...]:
         """The values of `symbols`, of all of the model's."""
-        return tuple(n for k, n in enumerate(symbols) if k not in self.ones)
+        fixed = dict(self.fixed)
+        return tuple(n for k, n in enumerate(symbols) if k not in fixed)
+
+    def takes(self, symbols: Sequence[int]) -> bool:
+        """Whether the Program is for these values of all of the model's symbols, as far as each one alone says that."""
+        pairs = zip(self.own(symbols), self.symbols, strict=True)
+        within = all(low <= n <= most for n, (_, low, most) in pairs)
+        return within and all(symbols[k] == n for k, n in self.fixed)
 
 
 InputLeaf = TensorLeaf | ValueLeaf | SizeLeaf

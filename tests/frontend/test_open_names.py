@@ -52,6 +52,17 @@ def test_numbers_of_sizes() -> None:
     assert "int" not in globals()
 
 
+def test_numbers_of_sizes_that_may_be_negative() -> None:
+    """As where what is scaled up again is padded, or cropped, to what it was."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        more = x.shape[1] - 2 * (x.shape[1] // 2 + 1)
+        y = x[:, ::2].repeat_interleave(2, 1)
+        return F.pad(y, (more // 2, 1)), y.new_full((1,), more)
+
+    check(Over(f), _args, (SHAPES,), SIZES)
+
+
 def test_a_number_that_is_made_one() -> None:
     """An operator that takes a number only holds for the sizes that give it."""
     model = Over(lambda x: x.unfold(1, int(x.shape[1] * 0.5), 1))

@@ -306,7 +306,7 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
         for x in inputs.leaves
     ]
     counted = tuple((name, OutputLeaf(k)) for name, k in counts.items())
-    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), counted, ranges.conditions, ranges.ones)
+    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), counted, ranges.conditions, ranges.fixed)
     return Captured(
         bound.program,
         parameters,
