@@ -36,11 +36,12 @@ class ValueLeaf:
 @dataclass(frozen=True, slots=True)
 class OutputLeaf:
     """A result: output number `index` of the Program, or its part at index `row` of the first dimensions; of what begins there as much as
-    has `shape`, row-major, where a call decides it."""
+    has `shape`, row-major, where a call decides it. number: as Python's number, instead of a tensor."""
 
     index: int
     row: tuple[int, ...] = ()
     shape: tuple[str, ...] = ()
+    number: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ class Signature:
     def moved(self, places: Sequence[OutputLeaf]) -> "Signature":
         """With output k now at places[k]."""
         now = (
-            replace(places[x.index], shape=x.shape) if isinstance(x, OutputLeaf) else x
+            replace(places[x.index], shape=x.shape, number=x.number)
+            if isinstance(x, OutputLeaf)
+            else x
             for x in self.outputs
         )
         counted = tuple((name, places[x.index]) for name, x in self.sizes.counted)

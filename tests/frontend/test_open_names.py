@@ -5,6 +5,7 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,12 @@ class _Numbers(nn.Module):
             x / sqrt(n),
             x * float(n),
             x + int(n * 0.5),
+            x * math.log(n + 1) + math.log(n + 1, 3),
+            x * math.exp(-n / 4) + math.cos(n),
+            x * math.ceil(math.log2(n)) + float(math.log10(n)),
+            x / np.sqrt(n) + np.log(n + 1),
+            x + divmod(n, 3)[0] * divmod(n, 3)[1],
+            x.to(int) + torch.zeros(n, dtype=int).to(float),
             x + (1 if isinstance(int(n * 0.5), int) else 2),
         ]
 

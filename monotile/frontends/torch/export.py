@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,7 @@ from monotile.frontends.torch.callables import (
 )
 from monotile.frontends.torch.loops.heard import BegunError
 from monotile.frontends.torch.numbers.filled import fills_with_tensors
+from monotile.frontends.torch.numbers.given import Given
 from monotile.frontends.torch.numbers.picked import check_picked, picks_by_tensors
 from monotile.frontends.torch.numbers.read_numbers import check_numbers
 from monotile.frontends.torch.numbers.told import exported_as_told, ranges_of_tensors
@@ -34,7 +36,9 @@ from monotile.frontends.torch.rewriting.decompose import quiet
 from monotile.frontends.torch.rewriting.subclasses import advice as of_parameters
 from monotile.frontends.torch.rewriting.subclasses import unwrapped
 from monotile.frontends.torch.sizes.asked import asked
-from monotile.frontends.torch.sizes.narrowed import exported_for
+from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
+from monotile.frontends.torch.sizes.open_keys import Keys
+from monotile.frontends.torch.sizes.open_names import sizes_are_numbers
 from monotile.frontends.torch.tracing.as_run import exported_as_run
 from monotile.frontends.torch.tracing.assigned_data import AssignedData
 from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
@@ -83,6 +87,10 @@ _ADVICE = (
         " with torchao's quantize_ or monotile.pack",
     ),
     (
+        "specialized it to be a constant",
+        "the model does something else for this number, or takes no other: give an example of another size, or leave the size out of dynamic_shapes",
+    ),
+    (
         "Unsupported dtype BFloat16",
         "PyTorch has no Fourier transform of bfloat16: transform x.float(), and convert the result",
     ),
@@ -108,11 +116,15 @@ def export(
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
-    with quiet(), known, _traceable(model), _giving(model, results), mode, asked() as found:
+    keys, numbers = Keys(), Given()
+    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.heard(model), asked() as found:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            exported = _plain(_exported(model, args, kwargs, dynamic_shapes))
+            again = partial(_exported, model, args, kwargs, dynamic_shapes)
+            keys.check(exported := again(), model, again)
+            exported = _plain(exported)
             found.keep(exported)
+            numbers.keep(exported.graph_module)
             note_mode(exported.graph_module, training=model.training)
             note_parameters(exported.graph_module, model)
             return exported
@@ -122,12 +134,13 @@ def export(
             if isinstance(e, TypeError):
                 check_script(model)
                 check_call(model, args, kwargs or {})
-            where = raised_at(e)
             text = str(e).strip()
+            where = raised_at(e) or (found.equal if is_violation(e) else "")
             reason = _reason(text)
             advice = "".join(
                 f". {more[0].upper()}{more[1:]}" for sign, more in _ADVICE if sign in text
             )
+            advice += keys.advice()
             raise CaptureError(
                 f"torch.export cannot capture {name_of(model)}"
                 + (f", at {where}" if where else "")
@@ -148,8 +161,13 @@ def _reason(text: str) -> str:
             said = [x for x in lines if x.startswith(_EXPLAINED)] + list(filter(None, lines[1:]))
             lines = [x.removeprefix(_EXPLAINED) for x in said] or lines
         return (lines or [""])[0] or "no reason given"
-    said = [x.removeprefix("- ") for x in lines if x.startswith("- ") or " = Dim(" in x]
-    return "the model does not take all sizes of dynamic_shapes: " + "; ".join(dict.fromkeys(said))
+    said = [
+        x.removeprefix("- ").split(". If you're")[0]
+        for x in lines
+        if x.startswith("- ") or " = Dim(" in x
+    ]
+    more = [] if said else [lines[0].split(". ")[0]]
+    return "the model does not take all sizes of dynamic_shapes: " + "; ".join(dict.fromkeys([*said, *more]))  # fmt: skip
 
 
 def _exported(
@@ -229,6 +247,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         modules_move(),
         AssignedData(model),
         builtins_as_run(model),
+        sizes_are_numbers(),
     ):
         yield
 

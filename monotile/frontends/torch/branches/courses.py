@@ -29,6 +29,7 @@ from monotile.frontends.torch.branches.merge import Course, merge
 from monotile.frontends.torch.branches.regions import LeakError, outline
 from monotile.frontends.torch.branches.selection import Unjoinable
 from monotile.frontends.torch.loops.heard import BegunError, loops_heard
+from monotile.frontends.torch.loops.spans import number
 from monotile.frontends.torch.loops.turns import Turns
 from monotile.frontends.torch.loops.until import EndlessError
 from monotile.frontends.torch.numbers.constants import Constants
@@ -263,7 +264,7 @@ class _Trace:
 def _number(x: torch.Tensor) -> torch.Tensor:
     """The number in `x`, in the type that Python would have."""
     wide = torch.float64 if x.is_floating_point() else torch.int64
-    return x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide)
+    return number(x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide))
 
 
 def _is_asked(x: FakeTensor, frame: FrameType) -> bool:

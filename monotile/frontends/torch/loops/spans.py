@@ -47,7 +47,8 @@ def of_numbers(func: Callable[..., Any], args: Any, named: Any) -> Any:
     if not all(isinstance(x, int | float | torch.SymInt) or stands_for_number(x) for x in (*args, *named.values())):  # fmt: skip
         return func(*args, **named)
     plain = name.strip("_")
-    if name.endswith("_") and hasattr(torch.Tensor, of := _PLAIN.get(plain, plain)):
+    asks = name.startswith("__") and plain not in _PLAIN  # such as `__index__`
+    if not asks and name.endswith("_") and hasattr(torch.Tensor, of := _PLAIN.get(plain, plain)):
         func = getattr(torch.Tensor, of)
     if plain in _FRACTIONS or any(isinstance(x, float) for x in args):
         args = tuple(x.to(torch.float64) if isinstance(x, torch.Tensor) else x for x in args)
