@@ -198,9 +198,7 @@ def _exported(
     try:
         return exported_as_run(lambda: _with_branches(run))
     except Exception:
-        found = None
-        if not dynamic_shapes:
-            found = exported_as_told(model, args, kwargs, run, _with_branches)
+        found = exported_as_told(model, args, kwargs, run, _with_branches)
         if found is None:
             raise
         return found

@@ -1,5 +1,6 @@
-"""Operators that PyTorch gives plain numbers only, of sizes that a call decides: by others that take these."""
+"""Operators that PyTorch gives plain numbers only, of sizes that a call decides, or that it makes data decide the size of: by others that take these."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,17 @@ def _linspace(
     step = (end - start) / last.clamp(min=1)
     ahead = ((last + 1) // 2).clamp(min=1)
     return torch.where(k < ahead, start + step * k, end - step * (last - k))
+
+
+def _combinations(
+    x: torch.Tensor, r: int = 2, with_replacement: bool = False
+) -> torch.Tensor | None:
+    """PyTorch's own selects by a mask."""
+    if x.ndim != 1 or is_open(x.shape[0]) or r < 1:
+        return None
+    of = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = torch.tensor([*of(range(x.shape[0]), r)], dtype=torch.int64, device=x.device)
+    return x[places.reshape(-1, r)]
 
 
 def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
@@ -78,6 +90,7 @@ def _expr(x: Any) -> Any:
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "linspace": _linspace,
+    "combinations": _combinations,
     "one_hot": _one_hot,
     "max_pool1d": _max_pool1d,
     "max_pool2d": _pooled("amax", 2),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -16,9 +16,16 @@ from monotile.frontends.torch.sizes.of_one import Call, of_one, of_one_alone, re
 from monotile.frontends.torch.sizes.ranges import FIXED, Ranges, ranges_of
 
 _MOST = 5  # further exports
+_SPANS = 3  # that are exported for each
 _NAME = re.compile(r"\b[a-z]\w*\b")
 Ends = tuple[int, int]
-_Box = Mapping[str, Ends]  # by symbol
+
+
+class _Box(NamedTuple):
+    """What each symbol is between. scattered: for some sizes in it alone, as the multiples of a number, of which the most are those."""
+
+    ends: Mapping[str, Ends]
+    scattered: bool = False
 
 
 def others(
@@ -43,8 +50,8 @@ def others(
             continue
         if found is None:
             continue
-        now = ranges_of(found)
-        todo += _rest(_renamed(now, whole.ranges, box), box)
+        if not box.scattered:
+            todo += _rest(_renamed(ranges_of(found), whole.ranges, box), box.ends)
         yield found
 
 
@@ -57,7 +64,7 @@ class _Whole:
     call: Call
 
 
-def _asked_for(whole: _Whole, model: torch.nn.Module, shapes: Any) -> _Box | None:
+def _asked_for(whole: _Whole, model: torch.nn.Module, shapes: Any) -> Mapping[str, Ends] | None:
     """What each symbol was to be; None where that is not known."""
     args, kwargs = tuple(whole.call[0]), dict(whole.call[1] or {})
     asked: dict[tuple[int, int], Ends] = {}
@@ -87,7 +94,7 @@ def _asked_for(whole: _Whole, model: torch.nn.Module, shapes: Any) -> _Box | Non
     return found if found.keys() == {n for n, _, _ in whole.ranges.of} else None
 
 
-def _rest(ranges: Ranges, box: _Box) -> Iterator[_Box]:
+def _rest(ranges: Ranges, box: Mapping[str, Ends]) -> Iterator[_Box]:
     """The parts of `box` that `ranges` leaves out for one size alone. Not where it leaves but one number, as of a size that was made one."""
     taken = dict(box)
     for name, low, high in ranges.of:
@@ -99,10 +106,12 @@ def _rest(ranges: Ranges, box: _Box) -> Iterator[_Box]:
         if 1 in missing and low <= 1 and any(of_one_alone(ranges, t, name) for t in own):
             missing.remove(1)
         spans = [*_spans(missing)]
-        if (len(held) < 2 < last - first) or len(spans) > 3:
+        if len(held) < 2 < last - first:
             continue
-        for span in spans:
-            yield {**taken, name: span}
+        if len(spans) > _SPANS:
+            yield _Box({**taken, name: (missing[0], missing[-1])}, scattered=True)
+        else:
+            yield from (_Box({**taken, name: span}) for span in spans)
         taken[name] = min(held), max(held)
 
 
@@ -126,18 +135,18 @@ def _exported_for(
 ) -> ExportedProgram | None:
     """None where other sizes are open than `box` says."""
     names = [n for n, _, _ in whole.ranges.of]
-    sizes = {n: high for n, (_, high) in box.items()}
-    open_ = {n: x for n, x in box.items() if x[0] < x[1]}
+    sizes = {n: high for n, (_, high) in box.ends.items()}
+    open_ = {n: x for n, x in box.ends.items() if x[0] < x[1]}
     args, kwargs, shapes = resized(whole.exported, whole.ranges, whole.call, sizes, model.forward, open_)  # fmt: skip
     found = export(model, args, kwargs, results, shapes)
-    fixed = tuple((names.index(n), box[n][0]) for n in names if n not in open_)
+    fixed = tuple((names.index(n), box.ends[n][0]) for n in names if n not in open_)
     found.graph_module.meta[FIXED] = fixed
     return found if len(ranges_of(found).of) == len(open_) else None
 
 
 def _renamed(now: Ranges, whole: Ranges, box: _Box) -> Ranges:
     """With the symbols that the whole model has for the same sizes."""
-    names = [n for n, _, _ in whole.of if box[n][0] < box[n][1]]
+    names = [n for n, _, _ in whole.of if box.ends[n][0] < box.ends[n][1]]
     pairs = dict(zip((n for n, _, _ in now.of), names, strict=True))
     of = tuple((pairs[n], low, high) for n, low, high in now.of)
     return Ranges(of, tuple(_with_names(t, pairs) for t in now.conditions))
