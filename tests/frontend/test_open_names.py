@@ -79,11 +79,22 @@ def test_a_number_that_is_made_one() -> None:
         sized(*_args(3, 6))
 
 
+def _by_sizes(x: Tensor) -> tuple[Tensor, ...]:
+    """Indices that are sizes, beside others."""
+    n, y = x.shape[1], x.T.clone()
+    y[n // 2] = 5
+    y[n - 1, 1:] = x[0, n // 3]
+    y[n // 4, -1] *= 2
+    return y, x[None, ..., n - 1], x[0][n // 2] + x[:1, n // 3, None]
+
+
 OPERATORS: dict[str, Callable[[Tensor], Any]] = {
     "linspace": lambda x: torch.linspace(-1, 3, x.shape[1]) + x,
     "linspace of float64": lambda x: torch.linspace(1, 0, steps=x.shape[1], dtype=torch.float64),
     "one_hot": lambda x: F.one_hot((x > 0).long(), 1 + x.shape[1]),
     "einsum of three": lambda x: torch.einsum("bi,bj,bk->ij", x, x, x),
+    "fill_diagonal_": lambda x: (x.T @ x).fill_diagonal_(7.0),
+    "indices": _by_sizes,
     "a list": lambda x: torch.cat([x[:1], x[-1:]] * x.shape[1], 1),
     "a list, stacked": lambda x: torch.stack([x] * (x.shape[1] + 1)),
     "max_pool1d": lambda x: F.max_pool1d(torch.cat([x, x], 1)[:, None], 2, 1),
@@ -98,6 +109,13 @@ OPERATORS: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_of_sizes(name: str) -> None:
     check(Over(OPERATORS[name]), _args, (SHAPES,), SIZES)
+
+
+def test_covariances() -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.cov(x.T), torch.corrcoef(x), torch.cov(x[0])
+
+    check(Over(f), _args, (SHAPES,), [(2, 2), (3, 9), (4, 16)])
 
 
 ONE: dict[str, Callable[[Tensor], Any]] = {

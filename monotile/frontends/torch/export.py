@@ -71,7 +71,11 @@ _OF_DATA = (
 )
 _ADVICE = (
     ("data-dependent", _OF_DATA),
-    (".numpy() is not supported", _OF_DATA),
+    (
+        ".numpy() is not supported",
+        "NumPy computes nothing that a kernel could: write it with tensors, or move it out of the model, or let"
+        ' torch.compile(model, backend="monotile") split it there',
+    ),
     (
         "register a pytree",
         "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"

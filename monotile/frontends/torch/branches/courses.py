@@ -142,11 +142,15 @@ class _Trace:
         if isinstance(error, CaptureError) or not self._met:
             return error
         at = raised_at(error)
+        reason, *_ = str(error).strip().splitlines() or ["no reason given"]
+        if "data-dependent" in str(error):
+            advice = "A list's index, a text or a shape that a tensor's value decides cannot be in a kernel: give the tensor, and look it up behind the model"
+        else:
+            advice = "Both ways have to be possible: a check of data may be written with torch._check, which is dropped"
         return CaptureError(
             f"where a tensor's value is {self.answers[self._met - 1]}, at {self.where}, the model fails"
             + (f", at {at}" if at else "")
-            + f": {type(error).__name__}: {error}. Both ways have to be possible: a check of data may be written"
-            " with torch._check, which is dropped"
+            + f": {type(error).__name__}: {reason}. {advice}"
         )
 
     def too_many(self) -> TooManyCoursesError:

@@ -19,6 +19,7 @@ import torch
 
 from monotile.frontends.torch.loops.spans import number, stands_for_number
 from monotile.frontends.torch.sizes.type_names import types_by_name
+from monotile.frontends.torch.tracing.builtin_names import length
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
 _sqrt: Any = torch._sym_sqrt  # pyright: ignore
@@ -152,6 +153,7 @@ _BUILTINS = {
     "float": _Float,
     "min": _ends(min, torch.sym_min),
     "max": _ends(max, torch.sym_max),
+    "len": length,
 }
 # By the identity of what they stand for: not all that a module holds has a hash.
 _INSTEAD = (

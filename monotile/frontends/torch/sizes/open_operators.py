@@ -41,6 +41,35 @@ def _combinations(
     return x[places.reshape(-1, r)]
 
 
+def _cov(
+    x: torch.Tensor, *, correction: Any = 1, fweights: Any = None, aweights: Any = None
+) -> torch.Tensor | None:
+    """PyTorch's own asks weights for their values, also where there are none."""
+    if fweights is not None or aweights is not None or x.is_complex() or x.ndim not in (1, 2):
+        return None
+    rows = x.reshape(-1, x.shape[-1])
+    rows = rows - rows.mean(1, keepdim=True)
+    found = rows @ rows.T / torch.sym_max(x.shape[-1] - correction, 0)
+    return found if x.ndim == 2 and x.shape[0] != 1 else found.squeeze()
+
+
+def _corrcoef(x: torch.Tensor) -> torch.Tensor | None:
+    found = _cov(x)
+    if found is None:
+        return None
+    if not found.ndim:
+        return found / found
+    scale = found.diagonal().sqrt()
+    return (found / scale[:, None] / scale).clamp(-1, 1)
+
+
+def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
+    if x.ndim != 2 or wrap or not any(map(is_open, x.shape)):
+        return None
+    rows, columns = (torch.arange(n, device=x.device) for n in x.shape)
+    return x.masked_fill_(rows[:, None] == columns, fill_value)
+
+
 def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
     if not is_open(num_classes):
         return None
@@ -91,6 +120,9 @@ def _expr(x: Any) -> Any:
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "linspace": _linspace,
     "combinations": _combinations,
+    "cov": _cov,
+    "corrcoef": _corrcoef,
+    "fill_diagonal_": _fill_diagonal,
     "one_hot": _one_hot,
     "max_pool1d": _max_pool1d,
     "max_pool2d": _pooled("amax", 2),
