@@ -36,6 +36,7 @@ from monotile.frontends.torch.rewriting.decompose import quiet
 from monotile.frontends.torch.rewriting.subclasses import advice as of_parameters
 from monotile.frontends.torch.rewriting.subclasses import unwrapped
 from monotile.frontends.torch.sizes.asked import asked
+from monotile.frontends.torch.sizes.example_of_one import of_two
 from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
 from monotile.frontends.torch.sizes.open_keys import Keys
 from monotile.frontends.torch.sizes.open_names import sizes_are_numbers
@@ -124,8 +125,8 @@ def export(
     with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.heard(model), asked() as found:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            again = partial(_exported, model, args, kwargs, dynamic_shapes)
-            keys.check(exported := again(), model, again)
+            exported, again = _of_example(model, args, kwargs, dynamic_shapes)
+            keys.check(exported, model, again)
             exported = _plain(exported)
             found.keep(exported)
             numbers.keep(exported.graph_module)
@@ -172,6 +173,21 @@ def _reason(text: str) -> str:
     ]
     more = [] if said else [lines[0].split(". ")[0]]
     return "the model does not take all sizes of dynamic_shapes: " + "; ".join(dict.fromkeys([*said, *more]))  # fmt: skip
+
+
+def _of_example(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> tuple[ExportedProgram, Callable[[], ExportedProgram]]:
+    """The result of `torch.export`, and what gives it again."""
+    again = partial(_exported, model, args, kwargs, dynamic_shapes)
+    try:
+        return again(), again
+    except Exception as e:
+        call = of_two(model, args, kwargs, dynamic_shapes) if dynamic_shapes else None
+        if call is None or not is_violation(e.__cause__ or e):
+            raise
+    again = partial(_exported, model, *call, dynamic_shapes)
+    return again(), again
 
 
 def _exported(

@@ -41,7 +41,7 @@ def exported_for(shapes: Any, run: Exporter) -> ExportedProgram:
     raise first
 
 
-def is_violation(e: Exception) -> bool:
+def is_violation(e: BaseException) -> bool:
     """Whether a model does not take all sizes, as PyTorch sees it."""
     return re.search(f"{_VIOLATED}|{_FAILED}", str(e)) is not None
 
