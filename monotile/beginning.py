@@ -73,7 +73,7 @@ def key_for(exported: Exported, target: Target, options: Options, given: Given) 
     base = key(base, *tf32) if base and any(tf32) else base
     ranges = ranges_of(exported)
     base = key(base, "in eval mode") if base and is_in_eval(exported.graph_module) else base
-    return key(base, ranges) if base and (ranges.conditions or ranges.ones) else base
+    return key(base, ranges) if base and (ranges.conditions or ranges.fixed) else base
 
 
 def captured_for(model: Sized, target: Target) -> tuple[Captured, dict[str, Order]]:

@@ -2,7 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
+from monotile.errors import MonotileError
+
+T = TypeVar("T")
 # What symbols are at most; those without a number, as much as there may be.
 Class = Mapping[str, int]
 # Of the time in a kernel of its own, what a call may take where that kernel is not made.
@@ -28,3 +32,14 @@ def worth(classes: Sequence[Class], seconds: Callable[[Class], float]) -> Iterat
 
 def _covers(large: Class, small: Class) -> bool:
     return all(small.get(name, math.inf) <= most for name, most in large.items())
+
+
+def begun_of(begin: Callable[[], list[T]], whole: bool) -> list[T]:
+    """What `begin` gives: the kernels of a course of the model, which may be `whole`, or a further one for the sizes that this does not take. Of one
+    that cannot be compiled there are none, and a call of these sizes is told."""
+    try:
+        return begin()
+    except MonotileError:
+        if whole:
+            raise
+        return []

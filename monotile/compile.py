@@ -25,7 +25,7 @@ from monotile.beginning import (
 from monotile.cache import Cache, key
 from monotile.choice.chooser import MODEL, Chooser, Record
 from monotile.choice.spec import Key, Spec, Value, load_spec
-from monotile.classes import Class, worth
+from monotile.classes import Class, begun_of, worth
 from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.dump import Dump
@@ -36,7 +36,7 @@ from monotile.frontends.torch.callables import (
 )
 from monotile.frontends.torch.capture import Captured, functional
 from monotile.frontends.torch.export import Exported, export
-from monotile.frontends.torch.sizes.of_one import of_one
+from monotile.frontends.torch.sizes.other_sizes import others
 from monotile.frontends.torch.sizes.ranges import classes_of, ranges_of
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
@@ -217,13 +217,14 @@ def _compiled(
             several = hardware.has.many_workers and not alone
             whole = Kernels(exported, hardware, options, given, pool)
             whole.begin(classes_of(ranges_of(exported), several)[-1])  # which takes longest
-            more = () if alone else of_one(exported, model, call, flatten_objects)
+            more = () if alone else others(exported, model, call, dynamic_shapes, flatten_objects)
             hidden = msgspec.structs.replace(options, dump_dir=None)
             courses = [(e, Kernels(e, hardware, hidden, given, pool)) for e in more]
             courses.append((exported, whole))
+            few = several, len(courses)
             built = [
-                (kernels, kernels.begin_all(classes_of(ranges_of(e), several, len(courses))))
-                for e, kernels in reversed(courses)  # the last of which takes least
+                (k, begun_of(partial(k.begin_all, classes_of(ranges_of(e), *few)), e is exported))
+                for e, k in reversed(courses)  # the last of which takes least
             ]
             *smaller, module = (
                 k.module(*future.result()) for k, futures in reversed(built) for future in futures

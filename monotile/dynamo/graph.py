@@ -10,6 +10,10 @@ import torch
 from torch import fx
 from torch._dynamo import config as dynamo_config
 from torch._guards import tracing
+from torch.amp.autocast_mode import (
+    _enter_autocast,  # pyright: ignore[reportPrivateUsage]
+    _exit_autocast,  # pyright: ignore[reportPrivateUsage]
+)
 from torch.fx.traceback import preserve_node_meta
 
 from monotile.compile import compile
@@ -217,7 +221,20 @@ class _Bound(torch.nn.Module):
             else:
                 args.append(getattr(self, self._places[k]) if k in self._places else next(rest))
         with preserve_node_meta():  # the user's lines
-            return fx.Interpreter(self.module).run(*args)
+            return _Running(self.module).run(*args)
+
+
+class _Running(fx.Interpreter):
+    """Runs a graph under the autocast that it enters, which PyTorch's exporter notes without: `float()` of what it converted would be that itself."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is _enter_autocast:
+            mode = torch.autocast(*args)
+            mode.__enter__()
+            return mode
+        if target is _exit_autocast:
+            return args[0].__exit__(None, None, None)
+        return super().call_function(target, args, kwargs)
 
 
 class _Number(msgspec.Struct, frozen=True):

@@ -36,11 +36,12 @@ class ValueLeaf:
 @dataclass(frozen=True, slots=True)
 class OutputLeaf:
     """A result: output number `index` of the Program, or its part at index `row` of the first dimensions; of what begins there as much as
-    has `shape`, row-major, where a call decides it."""
+    has `shape`, row-major, where a call decides it. number: as Python's number, instead of a tensor."""
 
     index: int
     row: tuple[int, ...] = ()
     shape: tuple[str, ...] = ()
+    number: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +55,25 @@ class AliasLeaf:
 class Sizes:
     """What a call decides. symbols: name, least, most, of the dimensions that arguments have. scalars: the Program's inputs that hold sizes,
     each with what it is: an expression of Python over symbols. counted: symbols that data decide, each with where the Program gives it: results are
-    as long as these say. conditions: what holds of the symbols in a call that the Program is for. ones: the Program is for calls where these symbols
-    are 1, by their places among all of the model; `symbols` are the others."""
+    as long as these say. conditions: what holds of the symbols in a call that the Program is for. fixed: the Program is for calls where these symbols,
+    by their places among all of the model, are these numbers; `symbols` are the others."""
 
     symbols: tuple[tuple[str, int, int], ...] = ()
     scalars: tuple[tuple[str, str], ...] = ()
     counted: tuple[tuple[str, OutputLeaf], ...] = ()
     conditions: tuple[str, ...] = ()
-    ones: tuple[int, ...] = ()
+    fixed: tuple[tuple[int, int], ...] = ()
 
     def own(self, symbols: Sequence[int]) -> tuple[int, ...]:
         """The values of `symbols`, of all of the model's."""
-        return tuple(n for k, n in enumerate(symbols) if k not in self.ones)
+        fixed = dict(self.fixed)
+        return tuple(n for k, n in enumerate(symbols) if k not in fixed)
+
+    def takes(self, symbols: Sequence[int]) -> bool:
+        """Whether the Program is for these values of all of the model's symbols, as far as each one alone says that."""
+        pairs = zip(self.own(symbols), self.symbols, strict=True)
+        within = all(low <= n <= most for n, (_, low, most) in pairs)
+        return within and all(symbols[k] == n for k, n in self.fixed)
 
 
 InputLeaf = TensorLeaf | ValueLeaf | SizeLeaf
@@ -100,7 +108,9 @@ class Signature:
     def moved(self, places: Sequence[OutputLeaf]) -> "Signature":
         """With output k now at places[k]."""
         now = (
-            replace(places[x.index], shape=x.shape) if isinstance(x, OutputLeaf) else x
+            replace(places[x.index], shape=x.shape, number=x.number)
+            if isinstance(x, OutputLeaf)
+            else x
             for x in self.outputs
         )
         counted = tuple((name, places[x.index]) for name, x in self.sizes.counted)

@@ -212,7 +212,8 @@ class Results:
                     out = outputs[index][row] if row else outputs[index]
                     leaves.append(_packed(out, next(known)))
                 case OutputLeaf(index, row):
-                    leaves.append(outputs[index][row] if row else outputs[index])
+                    out = outputs[index][row] if row else outputs[index]
+                    leaves.append(out.item() if leaf.number else out)
                 case AliasLeaf(position):
                     leaves.append(arguments[position])
                 case ValueLeaf(value):

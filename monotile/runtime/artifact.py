@@ -154,6 +154,7 @@ class _OutputLeaf(msgspec.Struct, frozen=True, tag="output"):
     index: int
     row: tuple[int, ...]
     shape: tuple[str, ...]
+    number: bool
 
 
 class _AliasLeaf(msgspec.Struct, frozen=True, tag="alias"):
@@ -210,8 +211,8 @@ def _encode_signature(signature: Signature) -> _Signature | None:
     outputs: list[_OutputLeaf | _AliasLeaf | _ValueLeaf | _SizeLeaf] = []
     for leaf in signature.outputs:
         match leaf:
-            case OutputLeaf(index, row, shape):
-                outputs.append(_OutputLeaf(index, row, shape))
+            case OutputLeaf(index, row, shape, number):
+                outputs.append(_OutputLeaf(index, row, shape, number))
             case SizeLeaf(text):
                 outputs.append(_SizeLeaf(text))
             case AliasLeaf(position):
@@ -245,8 +246,8 @@ def _decode_signature(stored: _Signature) -> Signature:
     outputs: list[ResultLeaf] = []
     for leaf in stored.outputs:
         match leaf:
-            case _OutputLeaf(index, row, shape):
-                outputs.append(OutputLeaf(index, row, shape))
+            case _OutputLeaf(index, row, shape, number):
+                outputs.append(OutputLeaf(index, row, shape, number))
             case _SizeLeaf(text):
                 outputs.append(SizeLeaf(text))
             case _AliasLeaf(position):

@@ -168,8 +168,8 @@ class CompiledModule:
     def _takes(self, symbols: Sequence[int]) -> bool:
         """Whether the kernel is for these values of the model's symbols."""
         sizes = self._artifact.signature.sizes
-        own = zip(sizes.own(symbols), sizes.symbols, strict=True)
-        return all(symbols[k] == 1 for k in sizes.ones) and all(low <= n <= most for n, (_, low, most) in own)  # fmt: skip
+        within = sizes.takes(symbols)
+        return within and (self._sizes is None or self._sizes.holds(sizes.own(symbols)))
 
     def begin(self, *args: Any, **kwargs: Any) -> Running:
         """Begins a call and returns before the kernel is done: `finished` says whether it is, `result` waits for what the call gives.

@@ -68,12 +68,16 @@ class SizeReader:
         """The values of the symbols, in a call with these argument leaves."""
         return tuple(self._found(place, leaves) for place in self._places)
 
+    def holds(self, symbols: tuple[int, ...]) -> bool:
+        """Whether the Program's conditions do, where the symbols are in their ranges."""
+        return self._hold is None or all(self._hold(*symbols))
+
     def read(self, leaves: Sequence[object], symbols: tuple[int, ...]) -> CallSizes:
         """Raises InputError for an argument that is out of range or does not fit the others."""
         for k, ((_, low, high), n) in enumerate(zip(self._ranges, symbols, strict=True)):
             if not low <= n <= high:
                 raise self._out_of_range(k, n)
-        if self._hold is not None and not all(self._hold(*symbols)):
+        if not self.holds(symbols):
             raise self._another_course(symbols)
         for (leaf, _), wanted in zip(self._shaped, self._expected(*symbols), strict=True):
             given = leaves[leaf]

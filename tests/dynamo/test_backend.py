@@ -240,6 +240,17 @@ def test_numbers_nothing_and_structures() -> None:
     check(lambda x: x[x > 0].sum() * 2, [X], [-X])
 
 
+def test_a_part_under_autocast() -> None:
+    """What is converted back behind it was in bfloat16."""
+
+    def forward(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ w
+        return y, y.float().std(-1)
+
+    assert check(forward, [X, torch.randn(4, 4)]).kernels == [1]
+
+
 def test_the_fast_path_of_transformer_encoders() -> None:
     x, masked = torch.randn(2, 5, 8), torch.arange(5)[None] >= torch.tensor([[3], [5]])
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()

@@ -1,7 +1,10 @@
 """Complex numbers inside a graph, against PyTorch."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import monotile
@@ -92,6 +95,28 @@ def test_more_arithmetic() -> None:
         n: lambda x, f=f: torch.view_as_real(f(x).resolve_conj()) for n, f in functions.items()
     }
     check_operators(reals, torch.randn(3, 4))
+
+
+def test_convolutions() -> None:
+    def parts(z: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(z)
+
+    x, w = torch.randn(2, 3, 8, 2), torch.randn(4, 3, 3, 2)
+
+    def of(f: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        return lambda x, w: parts(f(torch.view_as_complex(x), torch.view_as_complex(w)))
+
+    check_operators(
+        {
+            "plain": of(lambda x, w: F.conv1d(x, w, padding=1)),
+            "with a bias": of(lambda x, w: F.conv1d(x, w, w[:, 0, 0], stride=2)),
+            "of one": of(lambda x, w: F.conv1d(x[0], w)),
+            "of images": of(lambda x, w: F.conv2d(x[..., None], w[..., None], dilation=(2, 1))),
+            "transposed": of(lambda x, w: F.conv_transpose1d(x, w.transpose(0, 1), stride=2)),
+        },
+        x,
+        w,
+    )
 
 
 def test_products() -> None:

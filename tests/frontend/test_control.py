@@ -76,7 +76,7 @@ def test_unsupported_operators_inside_are_reported_with_the_others() -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = torch.cond(
-                x.sum() > 0, lambda x: torch.special.i0e(x)[0] + 1, lambda x: x[0] * 2, (x,)
+                x.sum() > 0, lambda x: torch.special.airy_ai(x)[0] + 1, lambda x: x[0] * 2, (x,)
             )
             return y + torch.geqrf(x).a
 

@@ -30,6 +30,8 @@ def test_gathers() -> None:
             "index_none": lambda x, i, p: x[None, i[0]],
             "index_scalar": lambda x, i, p: x[:, torch.tensor(-1)],
             "one_hot": lambda x, i, p: F.one_hot(p, 5),
+            "combinations": lambda x, i, p: torch.combinations(x[0, 0]),
+            "combinations of three": lambda x, i, p: torch.combinations(x[0, 0], 3, True),
             "embedding_bag": lambda x, i, p: F.embedding_bag(p, x[:, 0], mode="sum"),
         },
         x,

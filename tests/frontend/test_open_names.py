@@ -5,6 +5,7 @@ from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,12 @@ class _Numbers(nn.Module):
             x / sqrt(n),
             x * float(n),
             x + int(n * 0.5),
+            x * math.log(n + 1) + math.log(n + 1, 3),
+            x * math.exp(-n / 4) + math.cos(n),
+            x * math.ceil(math.log2(n)) + float(math.log10(n)),
+            x / np.sqrt(n) + np.log(n + 1),
+            x + divmod(n, 3)[0] * divmod(n, 3)[1],
+            x.to(int) + torch.zeros(n, dtype=int).to(float),
             x + (1 if isinstance(int(n * 0.5), int) else 2),
         ]
 
@@ -50,6 +57,17 @@ def test_numbers_of_sizes() -> None:
     check(_Numbers(), _args, (SHAPES,), SIZES)
     assert int is int
     assert "int" not in globals()
+
+
+def test_numbers_of_sizes_that_may_be_negative() -> None:
+    """As where what is scaled up again is padded, or cropped, to what it was."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        more = x.shape[1] - 2 * (x.shape[1] // 2 + 1)
+        y = x[:, ::2].repeat_interleave(2, 1)
+        return F.pad(y, (more // 2, 1)), y.new_full((1,), more)
+
+    check(Over(f), _args, (SHAPES,), SIZES)
 
 
 def test_a_number_that_is_made_one() -> None:
@@ -61,11 +79,22 @@ def test_a_number_that_is_made_one() -> None:
         sized(*_args(3, 6))
 
 
+def _by_sizes(x: Tensor) -> tuple[Tensor, ...]:
+    """Indices that are sizes, beside others."""
+    n, y = x.shape[1], x.T.clone()
+    y[n // 2] = 5
+    y[n - 1, 1:] = x[0, n // 3]
+    y[n // 4, -1] *= 2
+    return y, x[None, ..., n - 1], x[0][n // 2] + x[:1, n // 3, None]
+
+
 OPERATORS: dict[str, Callable[[Tensor], Any]] = {
     "linspace": lambda x: torch.linspace(-1, 3, x.shape[1]) + x,
     "linspace of float64": lambda x: torch.linspace(1, 0, steps=x.shape[1], dtype=torch.float64),
     "one_hot": lambda x: F.one_hot((x > 0).long(), 1 + x.shape[1]),
     "einsum of three": lambda x: torch.einsum("bi,bj,bk->ij", x, x, x),
+    "fill_diagonal_": lambda x: (x.T @ x).fill_diagonal_(7.0),
+    "indices": _by_sizes,
     "a list": lambda x: torch.cat([x[:1], x[-1:]] * x.shape[1], 1),
     "a list, stacked": lambda x: torch.stack([x] * (x.shape[1] + 1)),
     "max_pool1d": lambda x: F.max_pool1d(torch.cat([x, x], 1)[:, None], 2, 1),
@@ -80,6 +109,13 @@ OPERATORS: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_of_sizes(name: str) -> None:
     check(Over(OPERATORS[name]), _args, (SHAPES,), SIZES)
+
+
+def test_covariances() -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.cov(x.T), torch.corrcoef(x), torch.cov(x[0])
+
+    check(Over(f), _args, (SHAPES,), [(2, 2), (3, 9), (4, 16)])
 
 
 ONE: dict[str, Callable[[Tensor], Any]] = {

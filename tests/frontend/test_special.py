@@ -22,6 +22,7 @@ def test_special_functions(dtype: torch.dtype, near: float) -> None:
             **{f"polygamma_{n}": lambda v, n=n: torch.polygamma(n, v) for n in range(5)},
             "mvlgamma": lambda v: torch.mvlgamma(v.abs() + 2, 3),
             "i0": torch.i0,
+            **{n: getattr(torch.special, n) for n in ("i0e", "i1", "i1e", "erfcx")},
             "erfinv": lambda v: torch.erfinv(v / 10),
             "angle": torch.angle,
         },
@@ -36,6 +37,7 @@ def test_special_functions_at_their_poles() -> None:
     check_operators({"digamma": torch.digamma}, torch.tensor(torch.inf))
     y = torch.tensor([0.0, 1.0, -1.0, 1.5, 0.99999, -0.7, torch.inf])
     check_operators({"erfinv": torch.erfinv, "i0": lambda v: torch.i0(v * 80)}, y)
+    check_operators({n: getattr(torch.special, n) for n in ("i0e", "i1e", "erfcx")}, y * 25)
 
 
 def test_incomplete_gamma() -> None:

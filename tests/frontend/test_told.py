@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 import monotile
 from monotile.errors import CaptureError, IndexOutOfRangeError
@@ -274,3 +275,23 @@ def test_counts(least: int) -> None:
         torch.testing.assert_close(compiled(x, groups + 1), Counted(least)(x, groups + 1))
     with pytest.raises(IndexOutOfRangeError):
         compiled(torch.randn(7, 3), groups + 2)
+
+
+class PerGraph(nn.Module):
+    """Sums of nodes for each graph: the number of graphs is the example's, that of nodes the call's."""
+
+    def forward(self, x: T, graph: T) -> T:
+        count = int(graph.max()) + 1
+        sums = x.new_zeros(count, x.shape[1]).index_add_(0, graph, x)
+        return sums / torch.bincount(graph, minlength=count)[:, None]
+
+
+def test_with_sizes_of_the_call() -> None:
+    nodes = Dim("nodes", min=1, max=9)
+    model, args = PerGraph(), (torch.randn(5, 3), torch.tensor([0, 0, 1, 2, 2]))
+    fast = monotile.compile(model, args, target="cpu", dynamic_shapes=({0: nodes}, {0: nodes}))
+    for graph in ([0, 1, 2], [2, 1, 0, 0, 1, 1, 2, 0, 1]):
+        args = torch.randn(len(graph), 3), torch.tensor(graph)
+        torch.testing.assert_close(fast(*args), model(*args))
+    with pytest.raises(IndexOutOfRangeError, match="asked_of_the_call_that_was_2"):
+        fast(torch.randn(2, 3), torch.tensor([0, 1]))

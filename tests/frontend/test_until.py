@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+import monotile
 from monotile.errors import CaptureError
 from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Loop, statements
@@ -154,3 +156,18 @@ def begins_with_none(_: Net, x: Tensor) -> object:
 def test_refused(f: Callable[[Net, Tensor], object]) -> None:
     with pytest.raises(CaptureError, match=r"at test_until\.py:.*goes on as long as data say"):
         capture(Net(f), (torch.randn(3, 4),))
+
+
+def test_numbers_that_data_decide_are_numbers_again() -> None:
+    def f(_: Net, x: Tensor) -> object:
+        steps, y = 0, x
+        while y.abs().max() > 0.1:
+            y, steps = y * 0.5, steps + 1
+        return y, steps, [x.argmax().item() + 1, x.max().item()], x.topk(2).indices[0].tolist()
+
+    x = torch.randn(3, 4)
+    fast = monotile.compile(Net(f), (x,), target="cpu")
+    for scale in (0.1, 1.0, 9.0):
+        found, wanted = fast(x * scale), f(Net(f), x * scale)
+        torch.testing.assert_close(found, wanted)
+        assert [*map(type, tree_leaves(found))] == [*map(type, tree_leaves(wanted))]

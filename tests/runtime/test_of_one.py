@@ -1,4 +1,4 @@
-"""Models that do something else where a size is 1: they are exported once more for that, and calls find it."""
+"""Models that do something else for some sizes: they are exported once more for these, and calls find it."""
 
 import os
 from collections.abc import Callable
@@ -45,11 +45,53 @@ def truthy(x: torch.Tensor) -> torch.Tensor:
     return x.exp() if x.shape[0] - 1 else x.neg()
 
 
+def longer(x: torch.Tensor) -> torch.Tensor:
+    """A course for each side of a size, as positions beyond those that were trained."""
+    return x[-4:] * 2 if x.shape[0] > 4 else x + 1
+
+
+def other(x: torch.Tensor) -> torch.Tensor:
+    return x - x.mean(0) if x.shape[0] != 5 else x
+
+
+def doubling(x: torch.Tensor) -> torch.Tensor:
+    """A scan by doublings takes one more for each power of two."""
+    k = 1
+    while k < x.shape[0]:
+        x, k = x + torch.nn.functional.pad(x, (0, 0, k, 0))[: x.shape[0]], 2 * k
+    return x
+
+
+def assigned(x: torch.Tensor) -> torch.Tensor:
+    """Slices that are empty where there is one row."""
+    y = x.clone()
+    y[1:] = x[:-1] * 2
+    y[: x.shape[0] // 2] = 5
+    y[::2] = x[1::2].sum(0)
+    return y
+
+
+def both_sides(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp() if x.shape[1] > 3 else x
+    return y[:2] if x.shape[0] > 2 else y
+
+
 ROWS, COLUMNS = Dim("rows", max=6), Dim("columns", max=5)
 CASES = {
     "rows": (rows, [(3, 4)], ({0: ROWS},), [(1, 4), (2, 4), (6, 4)]),
     "both": (both, [(3, 4)], ({0: ROWS, 1: COLUMNS},), [(1, 1), (1, 3), (3, 1), (6, 5)]),
     "truthy": (truthy, [(3, 4)], ({0: ROWS},), [(1, 4), (2, 4)]),
+    "longer": (longer, [(3, 4)], ({0: ROWS},), [(1, 4), (4, 4), (5, 4), (6, 4)]),
+    "shorter": (longer, [(6, 4)], ({0: ROWS},), [(1, 4), (4, 4), (5, 4)]),
+    "other": (other, [(3, 4)], ({0: ROWS},), [(1, 4), (4, 4), (5, 4), (6, 4)]),
+    "doubling": (doubling, [(6, 4)], ({0: ROWS},), [(n, 4) for n in range(1, 7)]),
+    "assigned": (assigned, [(6, 4)], ({0: ROWS},), [(n, 4) for n in range(1, 7)]),
+    "both sides": (
+        both_sides,
+        [(3, 4)],
+        ({0: ROWS, 1: COLUMNS},),
+        [(1, 1), (2, 5), (3, 3), (6, 4)],
+    ),
 }
 
 
@@ -58,7 +100,7 @@ def compiled(f: Callable[..., torch.Tensor], *given: torch.Tensor, shapes: Any =
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_size_of_one_is_another_course(name: str) -> None:
+def test_some_sizes_are_another_course(name: str) -> None:
     f, example, shapes, calls = CASES[name]
     fast = compiled(f, *(torch.randn(n) for n in example), shapes=shapes)
     for size in calls:
@@ -92,6 +134,16 @@ def test_what_is_not_exported_for_one_is_an_error() -> None:
     fast = compiled(f, torch.randn(3, 4))
     with pytest.raises(InputError, match=r"!= 1, which does not hold where .* = 1"):
         fast(torch.randn(1, 4))
+
+
+def test_further_sizes_that_cannot_be_compiled_are_an_error() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eig(x[:, :1] * x[:, :1].T)[0].abs() if x.shape[0] > 4 else x + 1
+
+    fast = compiled(f, torch.randn(3, 4))
+    torch.testing.assert_close(fast(x := torch.ones(4, 4)), x + 1)
+    with pytest.raises(InputError, match="is 5, and the model was compiled for 1 to 4"):
+        fast(torch.randn(5, 4))
 
 
 def test_beside_a_branch_on_data() -> None:

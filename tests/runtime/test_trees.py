@@ -10,6 +10,7 @@ import torch.utils._pytree as pytree
 from hypothesis import given
 from hypothesis import strategies as st
 
+import monotile
 from monotile.runtime.trees import constructor
 
 Pair = collections.namedtuple("Pair", "a b")
@@ -83,3 +84,20 @@ def test_a_dict_in_order_is_made_without_its_init_where_that_is_the_same(
     assert list(got.items()) == [("first", leaves[0]), ("more", leaves[1])]
     assert vars(got) == vars(kind(first=leaves[0], more=leaves[1]))
     assert (Output.made - before == 1) == (kind is Output)
+
+
+class Pairs:
+    def __init__(self, *of: torch.Tensor) -> None:
+        self.of = of
+
+
+def test_a_container_without_names_of_its_children() -> None:
+    if Pairs not in pytree.SUPPORTED_NODES:
+        pytree.register_pytree_node(Pairs, lambda x: (list(x.of), None), lambda x, _: Pairs(*x))
+
+    def f(x: Pairs) -> Pairs:
+        return Pairs(x.of[0] + x.of[1], x.of[0])
+
+    x = Pairs(torch.randn(3), torch.randn(3))
+    found = monotile.compile(f, (x,), target="cpu")(x)
+    torch.testing.assert_close(found.of, f(x).of)

@@ -25,6 +25,7 @@ from monotile.frontends.torch.callables import Model, noted_parameters
 from monotile.frontends.torch.complex.pair import Pair, constant_pair, interleaved
 from monotile.frontends.torch.export import export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
+from monotile.frontends.torch.numbers.given import numbers_given
 from monotile.frontends.torch.refusals import refuse_devices, refused_object
 from monotile.frontends.torch.rewriting.decompose import decompose, quiet
 from monotile.frontends.torch.rewriting.lifted import memory_of
@@ -253,10 +254,13 @@ def _results(exported: ExportedProgram, found: Sequence[Any], inputs: _Inputs, b
     leaves: list[ResultLeaf] = []
     places: dict[str, int] = {}
     counted: set[str] = set()
-    for value, spec in zip(found, exported.graph_signature.output_specs, strict=True):
+    specs = exported.graph_signature.output_specs
+    numbers = iter(numbers_given(exported.graph_module, sum(s.kind not in _CHANGES for s in specs)))
+    for value, spec in zip(found, specs, strict=True):
         if spec.kind in _CHANGES:
             states[inputs.state(spec)] = _copy(b, value) if value in given else value
             continue
+        number = next(numbers)
         name = spec.arg.name if isinstance(spec.arg, TensorArgument) else ""
         if name in inputs.leaf_of and name not in inputs.changed and isinstance(value, Tensor):
             leaves.append(AliasLeaf(inputs.leaf_of[name]))
@@ -272,7 +276,7 @@ def _results(exported: ExportedProgram, found: Sequence[Any], inputs: _Inputs, b
         ):  # a result that the graph identifies with another tensor, such as a clone, is copied
             places[name] = len(outputs)
             outputs.append(_copy(b, value) if value in given or value in outputs else value)
-        leaves.append(OutputLeaf(places[name], shape=_texts(value.shape)))
+        leaves.append(OutputLeaf(places[name], shape=_texts(value.shape), number=number))
     counts = {name: len(outputs) + k for k, name in enumerate(sorted(counted))}
     outputs += [b.sizes[name] for name in counts]
     outputs += b.granted or ()
@@ -306,7 +310,7 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
         for x in inputs.leaves
     ]
     counted = tuple((name, OutputLeaf(k)) for name, k in counts.items())
-    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), counted, ranges.conditions, ranges.ones)
+    sizes = Sizes(ranges.of, tuple(bound.scalars.items()), counted, ranges.conditions, ranges.fixed)
     return Captured(
         bound.program,
         parameters,

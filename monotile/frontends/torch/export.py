@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,7 @@ from monotile.frontends.torch.callables import (
 )
 from monotile.frontends.torch.loops.heard import BegunError
 from monotile.frontends.torch.numbers.filled import fills_with_tensors
+from monotile.frontends.torch.numbers.given import Given
 from monotile.frontends.torch.numbers.picked import check_picked, picks_by_tensors
 from monotile.frontends.torch.numbers.read_numbers import check_numbers
 from monotile.frontends.torch.numbers.told import exported_as_told, ranges_of_tensors
@@ -34,7 +36,10 @@ from monotile.frontends.torch.rewriting.decompose import quiet
 from monotile.frontends.torch.rewriting.subclasses import advice as of_parameters
 from monotile.frontends.torch.rewriting.subclasses import unwrapped
 from monotile.frontends.torch.sizes.asked import asked
-from monotile.frontends.torch.sizes.narrowed import exported_for
+from monotile.frontends.torch.sizes.example_of_one import of_two
+from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
+from monotile.frontends.torch.sizes.open_keys import Keys
+from monotile.frontends.torch.sizes.open_names import sizes_are_numbers
 from monotile.frontends.torch.tracing.as_run import exported_as_run
 from monotile.frontends.torch.tracing.assigned_data import AssignedData
 from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
@@ -67,7 +72,11 @@ _OF_DATA = (
 )
 _ADVICE = (
     ("data-dependent", _OF_DATA),
-    (".numpy() is not supported", _OF_DATA),
+    (
+        ".numpy() is not supported",
+        "NumPy computes nothing that a kernel could: write it with tensors, or move it out of the model, or let"
+        ' torch.compile(model, backend="monotile") split it there',
+    ),
     (
         "register a pytree",
         "the model returns an object that PyTorch cannot flatten: return tensors in tuples, lists or"
@@ -81,6 +90,10 @@ _ADVICE = (
         "__obj_flatten__",
         "the model holds weights that torch.ao.quantization has packed, which torch.export cannot read: quantize it"
         " with torchao's quantize_ or monotile.pack",
+    ),
+    (
+        "specialized it to be a constant",
+        "the model does something else for this number, or takes no other: give an example of another size, or leave the size out of dynamic_shapes",
     ),
     (
         "Unsupported dtype BFloat16",
@@ -108,11 +121,15 @@ def export(
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
-    with quiet(), known, _traceable(model), _giving(model, results), mode, asked() as found:
+    keys, numbers = Keys(), Given()
+    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.heard(model), asked() as found:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            exported = _plain(_exported(model, args, kwargs, dynamic_shapes))
+            exported, again = _of_example(model, args, kwargs, dynamic_shapes)
+            keys.check(exported, model, again)
+            exported = _plain(exported)
             found.keep(exported)
+            numbers.keep(exported.graph_module)
             note_mode(exported.graph_module, training=model.training)
             note_parameters(exported.graph_module, model)
             return exported
@@ -122,12 +139,13 @@ def export(
             if isinstance(e, TypeError):
                 check_script(model)
                 check_call(model, args, kwargs or {})
-            where = raised_at(e)
             text = str(e).strip()
+            where = raised_at(e) or (found.equal if is_violation(e) else "")
             reason = _reason(text)
             advice = "".join(
                 f". {more[0].upper()}{more[1:]}" for sign, more in _ADVICE if sign in text
             )
+            advice += keys.advice()
             raise CaptureError(
                 f"torch.export cannot capture {name_of(model)}"
                 + (f", at {where}" if where else "")
@@ -148,8 +166,28 @@ def _reason(text: str) -> str:
             said = [x for x in lines if x.startswith(_EXPLAINED)] + list(filter(None, lines[1:]))
             lines = [x.removeprefix(_EXPLAINED) for x in said] or lines
         return (lines or [""])[0] or "no reason given"
-    said = [x.removeprefix("- ") for x in lines if x.startswith("- ") or " = Dim(" in x]
-    return "the model does not take all sizes of dynamic_shapes: " + "; ".join(dict.fromkeys(said))
+    said = [
+        x.removeprefix("- ").split(". If you're")[0]
+        for x in lines
+        if x.startswith("- ") or " = Dim(" in x
+    ]
+    more = [] if said else [lines[0].split(". ")[0]]
+    return "the model does not take all sizes of dynamic_shapes: " + "; ".join(dict.fromkeys([*said, *more]))  # fmt: skip
+
+
+def _of_example(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> tuple[ExportedProgram, Callable[[], ExportedProgram]]:
+    """The result of `torch.export`, and what gives it again."""
+    again = partial(_exported, model, args, kwargs, dynamic_shapes)
+    try:
+        return again(), again
+    except Exception as e:
+        call = of_two(model, args, kwargs, dynamic_shapes) if dynamic_shapes else None
+        if call is None or not is_violation(e.__cause__ or e):
+            raise
+    again = partial(_exported, model, *call, dynamic_shapes)
+    return again(), again
 
 
 def _exported(
@@ -180,9 +218,7 @@ def _exported(
     try:
         return exported_as_run(lambda: _with_branches(run))
     except Exception:
-        found = None
-        if not dynamic_shapes:
-            found = exported_as_told(model, args, kwargs, run, _with_branches)
+        found = exported_as_told(model, args, kwargs, run, _with_branches)
         if found is None:
             raise
         return found
@@ -229,6 +265,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         modules_move(),
         AssignedData(model),
         builtins_as_run(model),
+        sizes_are_numbers(),
     ):
         yield
 

@@ -19,6 +19,7 @@ _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
     for n in (
         "callables.py",
+        "export.py",
         "branches/courses.py",
         "branches/hits.py",
         "branches/listed.py",
@@ -30,8 +31,11 @@ _OWN = tuple(
         "numbers/picked.py",
         "numbers/told.py",
         "sizes/asked.py",
+        "sizes/narrowed.py",
+        "sizes/open_keys.py",
         "sizes/open_names.py",
         "sizes/open_operators.py",
+        "sizes/type_names.py",
         "tracing/as_run.py",
         "tracing/assigned_data.py",
         "tracing/builtin_names.py",

@@ -29,6 +29,7 @@ from monotile.frontends.torch.branches.merge import Course, merge
 from monotile.frontends.torch.branches.regions import LeakError, outline
 from monotile.frontends.torch.branches.selection import Unjoinable
 from monotile.frontends.torch.loops.heard import BegunError, loops_heard
+from monotile.frontends.torch.loops.spans import number
 from monotile.frontends.torch.loops.turns import Turns
 from monotile.frontends.torch.loops.until import EndlessError
 from monotile.frontends.torch.numbers.constants import Constants
@@ -141,11 +142,15 @@ class _Trace:
         if isinstance(error, CaptureError) or not self._met:
             return error
         at = raised_at(error)
+        reason, *_ = str(error).strip().splitlines() or ["no reason given"]
+        if "data-dependent" in str(error):
+            advice = "A list's index, a text or a shape that a tensor's value decides cannot be in a kernel: give the tensor, and look it up behind the model"
+        else:
+            advice = "Both ways have to be possible: a check of data may be written with torch._check, which is dropped"
         return CaptureError(
             f"where a tensor's value is {self.answers[self._met - 1]}, at {self.where}, the model fails"
             + (f", at {at}" if at else "")
-            + f": {type(error).__name__}: {error}. Both ways have to be possible: a check of data may be written"
-            " with torch._check, which is dropped"
+            + f": {type(error).__name__}: {reason}. {advice}"
         )
 
     def too_many(self) -> TooManyCoursesError:
@@ -263,7 +268,7 @@ class _Trace:
 def _number(x: torch.Tensor) -> torch.Tensor:
     """The number in `x`, in the type that Python would have."""
     wide = torch.float64 if x.is_floating_point() else torch.int64
-    return x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide)
+    return number(x.reshape(()).to(torch.bool if x.dtype is torch.bool else wide))
 
 
 def _is_asked(x: FakeTensor, frame: FrameType) -> bool:

@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from monotile.frontends.builder import Builder, Unsupported, element, raised
+from monotile.frontends.builder import Builder, Unsupported, element, load, raised
 from monotile.frontends.torch.complex.pair import Number, Pair
 from monotile.frontends.torch.lower import matmul
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.convolution import LOWERINGS
 from monotile.ir.expr import Expr, Tensor
 
 Lowering = Callable[..., Number]
@@ -89,7 +90,41 @@ def _plus(b: Builder, x: Pair, y: Number) -> Pair:
     )  # fmt: skip
 
 
+def _convolution(of: Callable[..., Tensor], dims: int) -> Lowering:
+    """of: that of real tensors, over the last `dims` dimensions."""
+
+    def convolution(b: Builder, x: Number, weight: Number, bias: Number | None = None, *rest: object) -> Pair:  # fmt: skip
+        node, origin, results = b.node, b.origin, b.results
+        count = itertools.count()
+
+        def real(f: Sequence[Tensor]) -> Tensor:
+            b.begin(f"{node}_{next(count)}", origin, results)
+            found = of(b, *f, None, *rest)
+            b.begin(node, origin, results)
+            return found
+
+        found = product(b, (x, weight), real)
+        if bias is None:
+            return found
+
+        def plus(p: Tensor, q: Tensor, part: str) -> Tensor:
+            channel = len(p.shape) - dims - 1
+            return b.emit(p.shape, p.dtype, lambda *i: s.add(load(p, i), load(q, [i[channel]])), part=f"{part}_plus")  # fmt: skip
+
+        added = bias if isinstance(bias, Pair) else (bias,)
+        kept = found[len(added) :]
+        return Pair(*map(plus, found, added, Pair._fields), *kept)
+
+    return convolution
+
+
+_CONVOLUTIONS = {
+    f"{kind}{n}d": _convolution(LOWERINGS[f"aten.{kind}{n}d"], n)
+    for kind in ("conv", "conv_transpose")
+    for n in (1, 2, 3)
+}
 PRODUCTS: Mapping[str, Lowering] = {
+    **_CONVOLUTIONS,
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "linalg_matmul"), _matmul),
     "vdot": _vdot,
     "outer": _outer,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from monotile.errors import CaptureError
@@ -47,7 +48,8 @@ def of_numbers(func: Callable[..., Any], args: Any, named: Any) -> Any:
     if not all(isinstance(x, int | float | torch.SymInt) or stands_for_number(x) for x in (*args, *named.values())):  # fmt: skip
         return func(*args, **named)
     plain = name.strip("_")
-    if name.endswith("_") and hasattr(torch.Tensor, of := _PLAIN.get(plain, plain)):
+    asks = name.startswith("__") and plain not in _PLAIN  # such as `__index__`
+    if not asks and name.endswith("_") and hasattr(torch.Tensor, of := _PLAIN.get(plain, plain)):
         func = getattr(torch.Tensor, of)
     if plain in _FRACTIONS or any(isinstance(x, float) for x in args):
         args = tuple(x.to(torch.float64) if isinstance(x, torch.Tensor) else x for x in args)
@@ -144,12 +146,27 @@ def put_sliced(x: torch.Tensor, index: Any, value: Any) -> None:
     view[(*[_WHOLE] * at, places)] = value
 
 
-def _dimensions(parts: list[Any], x: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """The parts that are such slices, each with its dimension of `x`."""
+def selected(x: torch.Tensor, index: Any) -> tuple[torch.Tensor, tuple[Any, ...]] | None:
+    """`x` at those parts of an index that are sizes, which PyTorch would make numbers, with the rest of it; None without such parts, or where tensors
+    are among the others."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if not isinstance(x, FakeTensor) or not any(isinstance(p, torch.SymInt) for p in parts):
+        return None
+    if not all(p is None or p is Ellipsis or isinstance(p, slice | int | torch.SymInt) for p in parts):  # fmt: skip
+        return None
+    for k, d in reversed(list(_dimensions(parts, x, lambda p: isinstance(p, torch.SymInt)))):
+        x = x.select(d, parts.pop(k))
+    return x, tuple(parts)
+
+
+def _dimensions(
+    parts: list[Any], x: torch.Tensor, which: Callable[[Any], bool] = lambda p: _is_numbered(p)
+) -> Iterator[tuple[int, int]]:
+    """The parts that are such slices, or `which`, each with its dimension of `x`."""
     taken = sum(p is not None and p is not Ellipsis for p in parts)
     d = 0
     for k, part in enumerate(parts):
-        if _is_numbered(part):
+        if which(part):
             yield k, d
         d += x.ndim - taken if part is Ellipsis else part is not None
 

@@ -20,6 +20,7 @@ from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scans import scanned
 from monotile.frontends.torch.lower.selected import as_places, is_mask
 from monotile.frontends.torch.lower.views import along
+from monotile.frontends.torch.sizes.size import bounds
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const
 
@@ -56,15 +57,15 @@ def embedding_bag(
     """The sum, mean or maximum of the rows of each bag: bag k holds indices offsets[k] to
     offsets[k + 1]. What the other results hold is for the backward pass."""
     bags, features = b.shape
-    count = indices.size
+    count = indices.shape[0]
     wide = weight.dtype.compute
     skipped = None if padding_idx is None or padding_idx < 0 else padding_idx
 
     def inside(bag: Expr, r: Expr) -> Expr:
         first = index_at(offsets, [bag])
         tests = [s.ge(r, first)]
-        if include_last_offset or bags > 1:
-            following = index_at(offsets, [s.minimum(s.add(bag, 1), offsets.size - 1)])
+        if include_last_offset or bounds(bags)[1] > 1:
+            following = index_at(offsets, [s.minimum(s.add(bag, 1), offsets.shape[0] - 1)])
             last = s.lt(r, following)
             final = s.eq(bag, bags - 1)
             tests.append(last if include_last_offset else s.either(final, last))

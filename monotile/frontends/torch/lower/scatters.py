@@ -26,6 +26,7 @@ from monotile.frontends.torch.lower.indexing import (
 from monotile.frontends.torch.lower.masks import masked_put
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.views import along, clamp_slice
+from monotile.frontends.torch.sizes.size import bounds
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
@@ -252,9 +253,9 @@ def slice_scatter(
 
     def body(*i: Expr) -> Expr:
         tests: list[Expr] = []
-        if first >= step:
+        if bounds(first)[1] >= step:
             tests.append(s.ge(i[d], first))
-        if last < x.shape[d]:
+        if bounds(x.shape[d] - last)[1] > 0:
             tests.append(s.lt(i[d], last))
         if step != 1:
             tests.append(s.eq(s.mod(i[d], step), first % step))

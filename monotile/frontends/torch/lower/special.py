@@ -129,21 +129,47 @@ def erfinv(y: Expr) -> Expr:
     return s.select(s.eq(size, 1), s.op("copysign", const(math.inf, y.dtype), y), x)
 
 
-def i0(x: Expr) -> Expr:
-    """The modified Bessel function of order 0: its power series, and its asymptotic one from 20 on."""
+def _bessel(order: int, scaled: bool, x: Expr) -> Expr:
+    """The modified Bessel function of order 0 or 1: its power series, and its asymptotic one from 20 on. scaled: times exp(-|x|)."""
     size = s.call("abs", x)
     near = [1.0]
     for k in range(1, 38):
-        near.append(near[-1] / k**2)
+        near.append(near[-1] / (k * (k + order)))
     far = [1.0]
     for k in range(1, 26):
-        far.append(far[-1] * (2 * k - 1) ** 2 / (8 * k))
+        far.append(far[-1] * ((2 * k - 1) ** 2 - 4 * order) / (8 * k))
     quarter = s.mul(s.mul(size, size), 0.25)
-    growth = s.div(s.exp(size), s.call("sqrt", s.mul(size, 2 * math.pi)))
-    asymptotic = s.mul(growth, _polynomial(far, s.div(1, s.maximum(size, 20.0))))
-    return s.select(s.lt(size, 20), _polynomial(near, s.minimum(quarter, 100.0)), asymptotic)
+    series = _polynomial(near, s.minimum(quarter, 100.0))
+    asymptotic = s.div(_polynomial(far, s.div(1, s.maximum(size, 20.0))), s.call("sqrt", s.mul(size, 2 * math.pi)))  # fmt: skip
+    if order:
+        series = s.mul(series, s.mul(size, 0.5))
+    if scaled:
+        series = s.mul(series, s.exp(s.neg(size)))
+    else:
+        asymptotic = s.mul(s.exp(size), asymptotic)
+    found = s.select(s.lt(size, 20), series, asymptotic)
+    return s.select(s.lt(x, 0), s.neg(found), found) if order else found
 
 
+def erfcx(x: Expr) -> Expr:
+    """exp(x^2) erfc(x), and its asymptotic series from 6 on. Of the exponent, what is squared at first is so exactly."""
+    high = s.div(s.call("round", s.mul(s.minimum(x, 6.0), 16.0)), 16.0)
+    low = s.sub(s.minimum(x, 6.0), high)
+    rest = s.mul(low, s.add(high, s.minimum(x, 6.0)))
+    near = s.mul(s.mul(s.exp(s.mul(high, high)), s.exp(rest)), s.call("erfc", s.minimum(x, 6.0)))
+    far = [1.0]
+    for k in range(1, 27):
+        far.append(-far[-1] * (2 * k - 1) / 2)
+    inverse = s.div(1, s.maximum(x, 6.0))
+    series = s.mul(_polynomial(far, s.mul(inverse, inverse)), s.mul(inverse, 1 / math.sqrt(math.pi)))  # fmt: skip
+    return s.select(s.lt(x, 6), near, series)
+
+
+_BESSEL = {
+    f"i{order}{'e' if scaled else ''}": partial(_bessel, order, scaled)
+    for order in (0, 1)
+    for scaled in (False, True)
+}
 LOWERINGS: Mapping[str, Lowering] = {
     "aten.digamma": _of(digamma),
     "aten.special_digamma": _of(digamma),
@@ -151,6 +177,7 @@ LOWERINGS: Mapping[str, Lowering] = {
     "aten.special_polygamma": polygamma,
     "aten.erfinv": _of(erfinv),
     "aten.special_erfinv": _of(erfinv),
-    "aten.i0": _of(i0),
-    "aten.special_i0": _of(i0),
+    "aten.i0": _of(_BESSEL["i0"]),
+    **{f"aten.special_{n}": _of(f) for n, f in _BESSEL.items()},
+    "aten.special_erfcx": _of(erfcx),
 }

@@ -7,6 +7,7 @@ from monotile.frontends.builder import Builder, broadcast, load, wrap
 from monotile.frontends.torch.lower.float8 import encoded
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import floordiv, lt, mod, select, sub
+from monotile.frontends.torch.sizes.size import least, most
 from monotile.ir.expr import Expr, Tensor, add, const, idx, mul
 
 
@@ -74,13 +75,13 @@ def along(i: Sequence[Expr], dim: int, f: Callable[[Expr], Expr]) -> list[Expr]:
 def clamp_slice(start: int | None, end: int | None, extent: int) -> tuple[int, int]:
     """A slice's bounds inside 0 ... extent, as Python and PyTorch clamp them."""
     first, last = _clamped(start, 0, extent), _clamped(end, extent, extent)
-    return first, max(first, last)
+    return first, most(first, last)
 
 
 def _clamped(x: int | None, default: int, extent: int) -> int:
     if x is None:
         return default
-    return max(x + extent, 0) if x < 0 else min(x, extent)
+    return most(x + extent, 0) if x < 0 else least(x, extent)
 
 
 def slice_(

@@ -17,7 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.loops.spans import put_sliced, sliced, slices_of
+from monotile.frontends.torch.loops.spans import put_sliced, selected, sliced, slices_of
 from monotile.frontends.torch.origin import origin
 
 _PICK, _PUT = torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default
@@ -30,6 +30,8 @@ def picks_by_tensors() -> Generator[None]:
     basic, put = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 
     def get(x: torch.Tensor, index: Any) -> torch.Tensor:
+        if (at := selected(x, index)) is not None:
+            return basic(*at) if at[1] else at[0]
         return sliced(x, index) if slices_of(index) else basic(x, index)
 
     def getting(x: torch.Tensor, index: Any) -> torch.Tensor:
@@ -45,6 +47,8 @@ def picks_by_tensors() -> Generator[None]:
     def putting(x: torch.Tensor, index: Any, value: Any) -> None:
         parts = _parts(x, index)
         places = _places(parts) if parts is not None else None
+        if (at := selected(x, index)) is not None:
+            return put(at[0], at[1] or ..., value)
         if parts is None or places is None:
             return put_sliced(x, index, value) if slices_of(index) else put(x, index, value)
         basic = tuple(_WHOLE if isinstance(part, torch.Tensor) else part for part in parts)

@@ -19,6 +19,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.sym_node import SymNode
 
+from monotile.frontends.torch.origin import describe_frame, users_frame
+
 _KEY = "monotile.asked"
 _LAST = sys.maxsize  # where a slice ends that has no end
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -33,6 +35,7 @@ class Asked:
 
     def __init__(self) -> None:
         self._answers: dict[Any, tuple[Any, Any]] = {}
+        self.equal = ""  # where a size was last found to be a number
 
     def hear(self, condition: Any, answer: float) -> None:
         """condition: the symbol that has been asked for, and was `answer`."""
@@ -100,12 +103,19 @@ def asked() -> Generator[Asked]:
         answer = plain(condition)
         if _of_a_model(inspect.currentframe()):
             found.hear(condition.node, answer)
+            if isinstance(condition.node.expr, sympy.Eq if answer else sympy.Ne):
+                found.equal = _line()
         return answer
 
     # A frame of PyTorch's, as that of the method itself: PyTorch looks at the frame behind it for an `assert`.
     ask.__code__ = ask.__code__.replace(co_filename=torch.__file__)
     with patch.object(torch.SymBool, "__bool__", ask), number("guard_int"), number("guard_float"):
         yield found
+
+
+def _line() -> str:
+    """Of the model, that is asking. A frame that held itself would keep tensors which PyTorch looks for."""
+    return describe_frame(users_frame(sys._getframe(2)))  # pyright: ignore[reportPrivateUsage]
 
 
 def _of_a_model(frame: FrameType | None) -> bool:

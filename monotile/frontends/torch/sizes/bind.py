@@ -61,8 +61,7 @@ Body = Sequence[Statement]
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """program: with sizes as inputs, behind its own. scalars: these, with what each is: an expression of Python over the model's
-    dimensions."""
+    """program: with sizes as inputs, behind its own. scalars: these, with what each is: an expression of Python over the model's dimensions."""
 
     program: Program
     scalars: Mapping[str, str]
@@ -120,7 +119,10 @@ class _Binder:
     def size(self, n: Size) -> Expr:
         """Its value in the call."""
         if not by_data(n, self.sizes):
-            return self.scalar(n)
+            if n.low >= 0:
+                return self.scalar(n)
+            own = Size(n.expr - n.low, 0, int(n) - n.low)
+            return Binary("add", self.scalar(own), Const(n.low, DType.I64))
         return computed(n.expr, self._symbol)
 
     def _symbol(self, name: str) -> Expr:
@@ -130,8 +132,7 @@ class _Binder:
         return self.scalar(Size(sympy.Symbol(name), low, high))
 
     def scalar(self, n: Size) -> Load:
-        """An input of the call."""
-        text = text_of(n)
+        text = text_of(n)  # of an input of the call
         if text not in self.scalars:
             name = self.names.unique(_word(n))
             self.scalars[text] = SizeTensor(name, (), DType.I64, n.low, int(n))

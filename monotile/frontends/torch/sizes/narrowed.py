@@ -15,6 +15,7 @@ from torch.export import Dim, ExportedProgram
 from monotile.frontends.torch.sizes.ranges import Ranges, ranges_of
 
 _VIOLATED = r"(?:Constraints violated|Specializations unexpectedly required)"  # in a message
+_FAILED = "Cannot create Dim"  # where PyTorch wants to propose a range, of a remainder of a size
 Exporter = Callable[..., ExportedProgram]
 
 
@@ -40,9 +41,9 @@ def exported_for(shapes: Any, run: Exporter) -> ExportedProgram:
     raise first
 
 
-def is_violation(e: Exception) -> bool:
+def is_violation(e: BaseException) -> bool:
     """Whether a model does not take all sizes, as PyTorch sees it."""
-    return re.search(_VIOLATED, str(e)) is not None
+    return re.search(f"{_VIOLATED}|{_FAILED}", str(e)) is not None
 
 
 def _dims(shapes: Any) -> list[Any]:
@@ -52,6 +53,8 @@ def _dims(shapes: Any) -> list[Any]:
 def _inferred(shapes: Any, said: str) -> Any:
     """The same where PyTorch finds out what the Dims that a message names can be within their ranges; not for what is computed from a Dim."""
     named = set(re.findall(r"\w+", " ".join(re.findall(rf"{_VIOLATED} \((.*?)\)", said))))
+    if re.search(_FAILED, said):
+        named = {_name(x) for x in _dims(shapes) if type(x) is Dim}
     if any(type(x) is not Dim for x in _dims(shapes) if _name(x) in named):
         return shapes
     return pytree.tree_map(lambda x: _hint(x) if _name(x) in named else x, shapes)

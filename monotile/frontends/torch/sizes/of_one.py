@@ -3,6 +3,7 @@
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.export import export
-from monotile.frontends.torch.sizes.ranges import ONES, Ranges, ranges_of
+from monotile.frontends.torch.sizes.ranges import FIXED, Ranges, ranges_of
 
 _MOST = 2  # sizes that may be 1 side by side, each with the others or without
 
@@ -27,19 +28,20 @@ def of_one(exported: ExportedProgram, model: torch.nn.Module | ExportedProgram, 
         return
     ranges = ranges_of(exported)
     names = [n for n, _, _ in ranges.of]
-    apart = [n for n in names if any(_of_one_alone(ranges, t, n) for t in ranges.conditions)]
+    apart = [n for n in names if any(of_one_alone(ranges, t, n) for t in ranges.conditions)]
     for count in range(min(len(apart), _MOST), 0, -1):
         for ones in itertools.combinations(apart, count):
             try:
-                args, kwargs, shapes = _narrowed(exported, ranges, call, ones, model.forward)
+                sizes = dict.fromkeys(ones, 1)
+                args, kwargs, shapes = resized(exported, ranges, call, sizes, model.forward)
                 found = export(model, args, kwargs, results, shapes)
             except CaptureError:  # what a call of that size is then told
                 continue
-            found.graph_module.meta[ONES] = tuple(names.index(n) for n in ones)
+            found.graph_module.meta[FIXED] = tuple((names.index(n), 1) for n in ones)
             yield found
 
 
-def _of_one_alone(ranges: Ranges, text: str, name: str) -> bool:
+def of_one_alone(ranges: Ranges, text: str, name: str) -> bool:
     """Whether a condition fails where this symbol is 1, and only there."""
     ends = {n: (low, high) for n, low, high in ranges.of}
     if ends[name][0] > 1 or ends[name][1] == 1:
@@ -49,12 +51,13 @@ def _of_one_alone(ranges: Ranges, text: str, name: str) -> bool:
     return bool(held) and all(held)
 
 
-def _narrowed(
-    exported: ExportedProgram, ranges: Ranges, call: Call, ones: Sequence[str], forward: Any
-) -> tuple[Sequence[Any], Mapping[str, Any], Any]:
-    """Arguments whose sizes of these symbols are 1, and dynamic_shapes of the others."""
+def resized(
+    exported: ExportedProgram, ranges: Ranges, call: Call, sizes: Mapping[str, int], forward: Any, most: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+) -> tuple[Sequence[Any], Mapping[str, Any], Any]:  # fmt: skip
+    """Arguments in which these symbols have these sizes, and dynamic_shapes of all others, and of those in `most`, with what they may be."""
     leaves, tree = pytree.tree_flatten((tuple(call[0]), dict(call[1] or {})))
-    dims = {n: Dim(n, min=low, max=high) for n, low, high in ranges.of if n not in ones}
+    ends = {n: (low, high) for n, low, high in ranges.of if n not in sizes} | dict(most)
+    dims = {n: Dim(n, min=low, max=high) for n, (low, high) in ends.items()}
     given = exported.graph_signature.user_inputs
     if len(given) != len(leaves):
         raise CaptureError("arguments in containers that PyTorch does not know")
@@ -69,14 +72,21 @@ def _narrowed(
             continue
         own = {d: n.node.expr for d, n in enumerate(value.shape) if isinstance(n, torch.SymInt)}
         for d, expr in own.items():
-            at = expr.subs({s: 1 for s in expr.free_symbols if str(s) in ones})
+            at = expr.subs({s: sizes[str(s)] for s in expr.free_symbols if str(s) in sizes})
             if at.is_Integer:
-                leaves[k] = leaves[k].narrow(d, 0, int(at)).clone()
+                leaves[k] = _with_size(leaves[k], d, int(at))
         specs.append({d: _dim(x, dims) for d, x in own.items() if _open(x, dims)} or None)
     args, kwargs = pytree.tree_unflatten(leaves, tree)
     shapes = pytree.tree_unflatten(specs, tree)
     bound = inspect.signature(forward).bind(*shapes[0], **shapes[1]).arguments
     return args, kwargs, dict(bound)
+
+
+def _with_size(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """`x` cut, or with its rows again from the first."""
+    if size <= x.shape[dim]:
+        return x.narrow(dim, 0, size).clone()
+    return x.index_select(dim, torch.arange(size, device=x.device) % x.shape[dim])
 
 
 def _open(expr: Any, dims: Mapping[str, Any]) -> bool:

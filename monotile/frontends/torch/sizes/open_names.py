@@ -7,14 +7,34 @@ what PyTorch computes of a size instead, until the model is exported.
 import builtins
 import dis
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import torch
 
+from monotile.frontends.torch.loops.spans import number, stands_for_number
+from monotile.frontends.torch.sizes.type_names import types_by_name
+from monotile.frontends.torch.tracing.builtin_names import length
+
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
 _sqrt: Any = torch._sym_sqrt  # pyright: ignore
+
+
+def _is_known(x: Any) -> bool:
+    """Whether it is of sizes: a symbol of PyTorch's, or a tensor that stands for a number."""
+    return isinstance(x, _SYMBOLIC) or stands_for_number(x)
+
+
+def _whole(x: Any, how: str) -> Any:
+    """`math.trunc` and the like of what is known."""
+    if not stands_for_number(x):
+        return getattr(math, how)(x)
+    return number(getattr(torch, how)(x).to(torch.int64) if x.is_floating_point() else x)
 
 
 class _Class(type):
@@ -24,7 +44,7 @@ class _Class(type):
     symbol: ClassVar[type]
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
-        known = len(args) == 1 and isinstance(args[0], _SYMBOLIC)
+        known = len(args) == 1 and _is_known(args[0])
         return cls.of_size(args[0]) if known else cls.own(*args, **named)
 
     def of_size(cls, x: Any) -> Any:
@@ -50,14 +70,14 @@ class _Whole(_Class):
     own, symbol = int, torch.SymInt
 
     def of_size(cls, x: Any) -> Any:
-        return x if isinstance(x, torch.SymInt) else x.__trunc__()
+        return x if isinstance(x, torch.SymInt) else _whole(x, "trunc")
 
 
 class _Fraction(_Class):
     own, symbol = float, torch.SymFloat
 
     def of_size(cls, x: Any) -> Any:
-        return torch.sym_float(x)
+        return number(x.to(torch.float64)) if stands_for_number(x) else torch.sym_float(x)
 
 
 class _Int(metaclass=_Whole):
@@ -72,7 +92,7 @@ def _of_size(own: Callable[..., Any], symbolic: Callable[[Any], Any]) -> Callabl
     """A function of one number."""
 
     def function(*args: Any) -> Any:
-        known = len(args) == 1 and isinstance(args[0], _SYMBOLIC)
+        known = len(args) == 1 and _is_known(args[0])
         return symbolic(args[0]) if known else own(*args)
 
     return function
@@ -93,10 +113,38 @@ def _ends(own: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> Calla
     return function
 
 
-# Of the others that PyTorch computes of sizes, its exported graphs may have none.
+def _in_tensor(name: str) -> Callable[[Any], torch.Tensor]:
+    """A function of PyTorch's for tensors, of a size: what it gives stands for a number."""
+    of = getattr(torch, name)
+
+    def function(x: Any) -> torch.Tensor:
+        given = x if isinstance(x, torch.Tensor) else torch.scalar_tensor(x, dtype=torch.float64)
+        return number(of(given.to(torch.float64)))
+
+    return function
+
+
+def _root(x: Any) -> Any:
+    return _in_tensor("sqrt")(x) if stands_for_number(x) else _sqrt(x)
+
+
+def _log(*args: Any) -> Any:
+    if not any(map(_is_known, args)):
+        return math.log(*args)
+    found, *base = (_in_tensor("log")(x) for x in args)
+    return number(found / base[0]) if base else found
+
+
+# PyTorch's exported graphs may have square roots of sizes alone.
+_IN_TENSORS = ("log2", "log10", "log1p", "exp", "expm1", "sin", "cos", "tan", "tanh", "atan")
+_ROUNDED = ("ceil", "floor", "trunc")
 _FUNCTIONS = {
-    "sqrt": _of_size(math.sqrt, _sqrt),
-    "isqrt": _of_size(math.isqrt, lambda x: _sqrt(x).__trunc__()),
+    "sqrt": _of_size(math.sqrt, _root),
+    **{n: _of_size(getattr(math, n), partial(_whole, how=n)) for n in _ROUNDED},
+    "isqrt": _of_size(math.isqrt, lambda x: _whole(_root(x), "trunc")),
+    "log": _log,
+    "pow": lambda *args: operator.pow(*args) if isinstance(args[0], _SYMBOLIC) else math.pow(*args),
+    **{n: _of_size(getattr(math, n), _in_tensor(n)) for n in _IN_TENSORS},
 }
 _MATH = ModuleType("math")
 _MATH.__dict__.update(vars(math) | _FUNCTIONS)
@@ -105,6 +153,7 @@ _BUILTINS = {
     "float": _Float,
     "min": _ends(min, torch.sym_min),
     "max": _ends(max, torch.sym_max),
+    "len": length,
 }
 # By the identity of what they stand for: not all that a module holds has a hash.
 _INSTEAD = (
@@ -112,6 +161,23 @@ _INSTEAD = (
     | {id(getattr(math, n)): new for n, new in _FUNCTIONS.items()}
     | {id(math): _MATH}
 )
+
+
+# NumPy asks objects for these.
+_METHODS = {
+    **{n: _FUNCTIONS[n] for n in ("sqrt", "log", *_IN_TENSORS) if n != "atan"},
+    "__divmod__": lambda x, y: (x // y, x % y),
+}
+
+
+@contextmanager
+def sizes_are_numbers() -> Generator[None]:
+    """Within, `numpy.sqrt`, `divmod` and the like take sizes."""
+    with ExitStack() as stack:
+        for kind in _SYMBOLIC:
+            for name, of in _METHODS.items():
+                stack.enter_context(patch.object(kind, name, of, create=True))
+        yield
 
 
 _MISSING = object()
@@ -137,6 +203,7 @@ class OpenNames:
 
     def __init__(self) -> None:
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._types = ExitStack()
 
     def opens(self, frame: FrameType) -> bool:
         """Whether what `frame`, of the model's code, asks of a size may stay one from now on: its module has Python's own names so far."""
@@ -148,6 +215,8 @@ class OpenNames:
         found = {n: _INSTEAD[id(x)] for n, x in own.items() if id(x) in _INSTEAD}
         if found.keys().isdisjoint(loaded):
             return False
+        if not self._before:
+            self._types.enter_context(types_by_name(lambda x: x.own if isinstance(x, _Class) else x))  # fmt: skip
         self._before.append((names, {n: names.get(n, _MISSING) for n in found}))
         names.update(found)
         return True
@@ -158,3 +227,4 @@ class OpenNames:
             for n in [n for n, x in before.items() if x is _MISSING]:
                 del names[n]
         self._before.clear()
+        self._types.close()

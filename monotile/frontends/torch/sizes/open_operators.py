@@ -1,5 +1,6 @@
-"""Operators that PyTorch gives plain numbers only, of sizes that a call decides: by others that take these."""
+"""Operators that PyTorch gives plain numbers only, of sizes that a call decides, or that it makes data decide the size of: by others that take these."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,46 @@ def _linspace(
     step = (end - start) / last.clamp(min=1)
     ahead = ((last + 1) // 2).clamp(min=1)
     return torch.where(k < ahead, start + step * k, end - step * (last - k))
+
+
+def _combinations(
+    x: torch.Tensor, r: int = 2, with_replacement: bool = False
+) -> torch.Tensor | None:
+    """PyTorch's own selects by a mask."""
+    if x.ndim != 1 or is_open(x.shape[0]) or r < 1:
+        return None
+    of = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = torch.tensor([*of(range(x.shape[0]), r)], dtype=torch.int64, device=x.device)
+    return x[places.reshape(-1, r)]
+
+
+def _cov(
+    x: torch.Tensor, *, correction: Any = 1, fweights: Any = None, aweights: Any = None
+) -> torch.Tensor | None:
+    """PyTorch's own asks weights for their values, also where there are none."""
+    if fweights is not None or aweights is not None or x.is_complex() or x.ndim not in (1, 2):
+        return None
+    rows = x.reshape(-1, x.shape[-1])
+    rows = rows - rows.mean(1, keepdim=True)
+    found = rows @ rows.T / torch.sym_max(x.shape[-1] - correction, 0)
+    return found if x.ndim == 2 and x.shape[0] != 1 else found.squeeze()
+
+
+def _corrcoef(x: torch.Tensor) -> torch.Tensor | None:
+    found = _cov(x)
+    if found is None:
+        return None
+    if not found.ndim:
+        return found / found
+    scale = found.diagonal().sqrt()
+    return (found / scale[:, None] / scale).clamp(-1, 1)
+
+
+def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
+    if x.ndim != 2 or wrap or not any(map(is_open, x.shape)):
+        return None
+    rows, columns = (torch.arange(n, device=x.device) for n in x.shape)
+    return x.masked_fill_(rows[:, None] == columns, fill_value)
 
 
 def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
@@ -78,6 +119,10 @@ def _expr(x: Any) -> Any:
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "linspace": _linspace,
+    "combinations": _combinations,
+    "cov": _cov,
+    "corrcoef": _corrcoef,
+    "fill_diagonal_": _fill_diagonal,
     "one_hot": _one_hot,
     "max_pool1d": _max_pool1d,
     "max_pool2d": _pooled("amax", 2),

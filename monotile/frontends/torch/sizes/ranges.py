@@ -17,23 +17,23 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from monotile.errors import CaptureError
 from monotile.frontends.torch.sizes.asked import kept
 
-ONES = "monotile.ones"  # of a graph: the `Ranges.ones` that it was exported for
+FIXED = "monotile.fixed"  # of a graph: the `Ranges.fixed` that it was exported for
 _FEW = 1 << 14  # calls of different sizes that are all looked at
 
 
 class Ranges(msgspec.Struct, frozen=True):
-    """Of a model's symbols: name, least, most. conditions: what else holds of them in a call, as expressions of Python. ones: the places of
-    further symbols, among those of the model for all sizes, that are 1."""
+    """Of a model's symbols: name, least, most. conditions: what else holds of them in a call, as expressions of Python. fixed: further
+    symbols, by their places among those of the model for all sizes, and what they are."""
 
     of: tuple[tuple[str, int, int], ...] = ()
     conditions: tuple[str, ...] = ()
-    ones: tuple[int, ...] = ()
+    fixed: tuple[tuple[int, int], ...] = ()
 
     def limited(self, most: Mapping[str, int]) -> "Ranges":
         """With these most."""
         ends = tuple((n, low, min(high, most.get(n, high))) for n, low, high in self.of)
         left = tuple(t for t in self.conditions if not _always(t, ends))
-        return Ranges(ends, left, self.ones)
+        return Ranges(ends, left, self.fixed)
 
     def values(self, text: str) -> tuple[Any, ...]:
         """Of an expression of Python: in every call that there can be; none where these are many, or it is not of these symbols
@@ -99,8 +99,8 @@ def ranges_of(exported: ExportedProgram) -> Ranges:
                 if isinstance(value, torch.Tensor) and n.node.expr == symbol:
                     wide.add(str(symbol))
     ends = ((n, max(low, int(n in wide)), high) for n, (low, high) in found.items())
-    of_one = exported.graph_module.meta.get(ONES, ())
-    return Ranges(tuple(ends), _conditions(exported, found), of_one).limited({})
+    fixed = exported.graph_module.meta.get(FIXED, ())
+    return Ranges(tuple(ends), _conditions(exported, found), fixed).limited({})
 
 
 def _least(symbol: Any, expr: Any, exported: ExportedProgram) -> int:

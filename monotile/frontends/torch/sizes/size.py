@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv, Mod
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
@@ -201,6 +201,26 @@ def _whole(a: Any, b: Any) -> Any:
         c.is_Integer for c in sympy.Poly(exact, *exact.free_symbols).coeffs()
     ) if exact.free_symbols else exact.is_Integer  # fmt: skip
     return exact if whole else FloorDiv(a, b)
+
+
+def least(a: int, b: int) -> int:
+    """The smaller one, whichever that is in a call."""
+    return _end(a, b, Min)
+
+
+def most(a: int, b: int) -> int:
+    """The larger one."""
+    return _end(a, b, Max)
+
+
+def _end(a: int, b: int, of: Any) -> int:
+    low, high = bounds(a - b)
+    if low >= 0 or high <= 0:
+        return a if (low >= 0) == (of is Max) else b
+    ends = [*zip(bounds(a), bounds(b), strict=True)]
+    low, high = map(max if of is Max else min, ends)
+    calls = next(x.calls for x in (a, b) if isinstance(x, Size))
+    return _made(of(expr_of(a), expr_of(b)), low, high, calls)
 
 
 class Number(SymbolicNumber):

@@ -40,14 +40,14 @@ class _Type(metaclass=_Asked):
     """`type`, for traced tensors as for others."""
 
 
-def _length(x: Any) -> Any:
+def length(x: Any) -> Any:
     """`len`, which leaves a size of the call open."""
     if type(x) in (Stacked, Growing):
         return x.length
     return x.shape[0] if type(x) is FakeTensor and x.ndim else len(x)
 
 
-_BUILTINS = {"type": _Type, "len": _length}
+_BUILTINS = {"type": _Type, "len": length}
 
 
 @contextmanager

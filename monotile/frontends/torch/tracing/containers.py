@@ -45,12 +45,28 @@ def registered_dataclasses(
     def results(_: object, __: object, found: object) -> None:
         _register(found)
 
+    _name_children()
     _register((tuple(args), dict(kwargs)))
     hook = model.register_forward_hook(results)
     try:
         yield
     finally:
         hook.remove()
+
+
+def _name_children() -> None:
+    """Gives the children of containers whose classes say nothing of keys their numbers: PyTorch's exporter asks for names."""
+
+    def by_number(flatten: Any) -> Any:
+        def named(x: Any) -> tuple[list[tuple[pytree.SequenceKey[Any], Any]], Any]:
+            children, context = flatten(x)
+            return [(pytree.SequenceKey(k), y) for k, y in enumerate(children)], context
+
+        return named
+
+    for kind, node in list(pytree.SUPPORTED_NODES.items()):
+        if node.flatten_with_keys_fn is None:
+            pytree.SUPPORTED_NODES[kind] = node._replace(flatten_with_keys_fn=by_number(node.flatten_fn))  # fmt: skip
 
 
 def _register(value: object) -> None:

@@ -1,0 +1,165 @@
+"""Sizes that a call decides as keys of dictionaries and in texts: `if n not in self.tables: self.tables[n] = ...`, `f"mask_{n}"`, `functools.cache`.
+
+A size has no number here, so it is another key than each number, and its text is its name. For what is kept for the next time that is as good. What
+else a text decides shows where the model is traced again with the text of the example's number (`Keys.numbers`): then the graph is another one. A
+dictionary or set that nothing is put into where it is asked is refused, as it may have entries for numbers.
+"""
+
+import ast
+import linecache
+import re
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.loops.stacked import is_open
+from monotile.frontends.torch.origin import describe_frame, is_users
+from monotile.frontends.torch.tracing.unchanged import containers_of, modules_of, put_back
+
+_ASKS = ("get", "pop", "count", "index", "hash", "set", "frozenset", "dict", "sorted")
+_NUMBERED = re.compile(r"\d").search
+_SUBSTITUTE = "compute with tensors, or leave this size out of dynamic_shapes"
+
+
+class Keys:
+    """What a model makes of sizes. at: the first line that makes a text of one. asked: the last one that asks for one as a key."""
+
+    def __init__(self) -> None:
+        self.at = self.asked = ""
+        self._numbers = False
+
+    @contextmanager
+    def heard(self) -> Generator[None]:
+        text, hashed = torch.SymInt.__repr__, torch.SymInt.__hash__
+
+        def repr_(x: torch.SymInt) -> str:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            if not is_users(frame.f_code.co_filename) or not is_open(x):
+                return text(x)
+            self.at = self.at or describe_frame(frame)
+            return str(x.node.hint) if self._numbers else text(x)
+
+        def hash_(x: torch.SymInt) -> int:
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            if not is_users(frame.f_code.co_filename) or not is_open(x):
+                return hashed(x)
+            if not _is_kept(frame):
+                raise CaptureError(f"at {describe_frame(frame)}: a dictionary or set is asked for a size of dynamic_shapes, which may be each number in a call: {_SUBSTITUTE}")  # fmt: skip
+            self.asked = describe_frame(frame)
+            return hash((str(x.node.expr), id(x.node.shape_env)))
+
+        with (
+            patch.object(torch.SymInt, "__repr__", repr_),
+            patch.object(torch.SymInt, "__hash__", hash_),
+        ):
+            yield
+
+    def check(
+        self,
+        exported: ExportedProgram,
+        model: torch.nn.Module,
+        again: Callable[[], ExportedProgram],
+    ) -> None:
+        """Raises CaptureError where a text decides what `exported`, of `model`, is. again: exports it once more."""
+        if not self.at:
+            return
+        self._numbers = True
+        try:
+            with _without_kept(model):
+                same = _is_same(exported, again())
+        except Exception:
+            same = False
+        finally:
+            self._numbers = False
+        if not same:
+            raise CaptureError(f"at {self.at}: the text of a size of dynamic_shapes decides what the model computes or gives, and may be that of each number in a call: {_SUBSTITUTE}")  # fmt: skip
+
+    def advice(self) -> str:
+        """For the message of an error."""
+        what = "in a text" if self.at else "a key"
+        return f". At {self.at or self.asked}, a size of dynamic_shapes is {what}, by its name instead of a number: {_SUBSTITUTE}" if self.at or self.asked else ""  # fmt: skip
+
+
+@contextmanager
+def _without_kept(model: torch.nn.Module) -> Generator[None]:
+    """Within, dictionaries have none of the tensors that calls of the model have put there by texts with numbers."""
+    held = {id(x) for m in model.modules() for x in (vars(m), m._parameters, m._buffers)}  # pyright: ignore[reportPrivateUsage]
+    roots = [model, *(x for m in modules_of(model) for x in vars(m).values() if type(x) is dict)]
+    found = [x for x in containers_of(roots) if isinstance(x, dict) and id(x) not in held]
+    before = [(x, dict(x)) for x in found]
+    try:
+        for x in found:
+            for key in [k for k, value in x.items() if _NUMBERED(str(k)) and _is_made(value)]:
+                del x[key]
+        yield
+    finally:
+        for x, own in before:
+            if len(x) != len(own):
+                put_back(x, own)
+
+
+def _is_made(x: Any) -> bool:
+    leaves = pytree.tree_leaves(x)
+    return bool(leaves) and all(isinstance(y, torch.Tensor) and not isinstance(y, torch.nn.Parameter) for y in leaves)  # fmt: skip
+
+
+def _is_same(one: ExportedProgram, other: ExportedProgram) -> bool:
+    codes = [[m.code for m in x.graph_module.modules() if isinstance(m, GraphModule)] for x in (one, other)]  # fmt: skip
+    if codes[0] != codes[1] or one.call_spec.out_spec != other.call_spec.out_spec:
+        return False
+    held = [pytree.tree_leaves(dict(sorted(x.constants.items()))) for x in (one, other)]
+    if len(held[0]) != len(held[1]):
+        return False
+    pairs = ((a, b) for a, b in zip(*held, strict=True) if isinstance(a, torch.Tensor))
+    return all(isinstance(b, torch.Tensor) and torch.equal(a, b) for a, b in pairs)
+
+
+def _is_kept(frame: FrameType) -> bool:
+    """Whether what `frame` asks for by a key keeps what it made for it: a function's cache, or a container that the same code puts something into."""
+    node = _asking(frame.f_code, frame.f_lasti)
+    match node:
+        case ast.Subscript() | ast.Assign() | ast.Delete():  # fails where it is not there
+            return True
+        case ast.Call(ast.Attribute(_, "setdefault")):
+            return True
+        case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[container]):
+            pass
+        case ast.Call(ast.Attribute(container, "get")):
+            pass
+        case ast.Call(ast.Name(name) | ast.Attribute(_, name)):
+            return name not in _ASKS
+        case _:
+            return False
+    tree = _tree(frame.f_code.co_filename)
+    stored = (x.value for x in ast.walk(tree) if isinstance(x, ast.Subscript) and isinstance(x.ctx, ast.Store))  # fmt: skip
+    return ast.dump(container) in map(ast.dump, stored)
+
+
+def _asking(code: CodeType, at: int) -> ast.AST | None:
+    """The innermost expression or statement that an instruction belongs to, by its place in the file."""
+    places = list(code.co_positions())
+    line, last, first, end = places[at // 2]
+    for node in ast.walk(_tree(code.co_filename)):
+        if not isinstance(node, ast.expr | ast.stmt) or isinstance(node, ast.Expr):
+            continue
+        if (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == (line, last, first, end):  # fmt: skip
+            return node
+    return None
+
+
+@lru_cache(32)
+def _tree(path: str) -> ast.AST:
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:
+        return ast.Module([], [])

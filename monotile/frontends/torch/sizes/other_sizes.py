@@ -1,0 +1,156 @@
+"""A model that takes only some of the sizes that were asked for, as one with `if x.shape[1] > self.most:`, is exported once more for the others."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export import Dim, ExportedProgram
+from torch.export import dynamic_shapes as of_torch
+
+from monotile.errors import CaptureError
+from monotile.frontends.torch.export import export
+from monotile.frontends.torch.sizes.of_one import Call, of_one, of_one_alone, resized
+from monotile.frontends.torch.sizes.ranges import FIXED, Ranges, ranges_of
+
+_MOST = 5  # further exports
+_SPANS = 3  # that are exported for each
+_NAME = re.compile(r"\b[a-z]\w*\b")
+Ends = tuple[int, int]
+
+
+class _Box(NamedTuple):
+    """What each symbol is between. scattered: for some sizes in it alone, as the multiples of a number, of which the most are those."""
+
+    ends: Mapping[str, Ends]
+    scattered: bool = False
+
+
+def others(
+    exported: ExportedProgram, model: torch.nn.Module | ExportedProgram, call: Call, shapes: Any, results: Any
+) -> Iterator[ExportedProgram]:  # fmt: skip
+    """What `model` exports to for the sizes of `shapes` that `exported` is not for, those of 1 first.
+
+    shapes: dynamic_shapes with which it was exported. results: as `export` takes it.
+    """
+    yield from of_one(exported, model, call, results)
+    if isinstance(model, ExportedProgram) or not shapes:
+        return
+    whole = _Whole(exported, ranges_of(exported), call)
+    if (asked := _asked_for(whole, model, shapes)) is None:
+        return
+    todo, tried = [*_rest(whole.ranges, asked)], 0
+    while todo and tried < _MOST:
+        box, tried = todo.pop(0), tried + 1
+        try:
+            found = _exported_for(whole, model, box, results)
+        except CaptureError:  # what a call of that size is then told
+            continue
+        if found is None:
+            continue
+        if not box.scattered:
+            todo += _rest(_renamed(ranges_of(found), whole.ranges, box), box.ends)
+        yield found
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """The model as it was exported at first."""
+
+    exported: ExportedProgram
+    ranges: Ranges
+    call: Call
+
+
+def _asked_for(whole: _Whole, model: torch.nn.Module, shapes: Any) -> Mapping[str, Ends] | None:
+    """What each symbol was to be; None where that is not known."""
+    args, kwargs = tuple(whole.call[0]), dict(whole.call[1] or {})
+    asked: dict[tuple[int, int], Ends] = {}
+
+    def look(_: Any, x: Any, spec: Any = None) -> None:
+        named = spec.items() if isinstance(spec, dict) else enumerate(spec or ())
+        for d, dim in named:
+            if isinstance(dim, Dim):
+                own: Any = getattr(dim, "root", dim)
+                asked[id(x), d] = max(1, own.min), own.max
+
+    try:
+        given = of_torch._combine_args(model, args, kwargs)  # pyright: ignore[reportPrivateUsage]
+        of = given if isinstance(shapes, dict) else type(shapes)(given.values())
+        of_torch._tree_map_with_path(look, of, shapes)  # pyright: ignore[reportPrivateUsage]
+    except (TypeError, ValueError, AttributeError):
+        return None
+    found: dict[str, Ends] = {}
+    leaves = pytree.tree_leaves((args, kwargs))
+    values = {n.name: n.meta.get("val") for n in whole.exported.graph.find_nodes(op="placeholder")}
+    for x, name in zip(leaves, whole.exported.graph_signature.user_inputs, strict=False):
+        value = values.get(str(name))
+        for d, n in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(n, torch.SymInt) and (id(x), d) in asked:
+                for symbol in n.node.expr.free_symbols:
+                    found.setdefault(str(symbol), asked[id(x), d])
+    return found if found.keys() == {n for n, _, _ in whole.ranges.of} else None
+
+
+def _rest(ranges: Ranges, box: Mapping[str, Ends]) -> Iterator[_Box]:
+    """The parts of `box` that `ranges` leaves out for one size alone. Not where it leaves but one number, as of a size that was made one."""
+    taken = dict(box)
+    for name, low, high in ranges.of:
+        own = [t for t in ranges.conditions if _only(t, name, ranges)]
+        first, last = box[name]
+        alone = Ranges(((name, first, last),), tuple(own))
+        held = {n for n in alone.values(name) if low <= n <= high}
+        missing = [n for n in range(first, last + 1) if n not in held]
+        if 1 in missing and low <= 1 and any(of_one_alone(ranges, t, name) for t in own):
+            missing.remove(1)
+        spans = [*_spans(missing)]
+        if len(held) < 2 < last - first:
+            continue
+        if len(spans) > _SPANS:
+            yield _Box({**taken, name: (missing[0], missing[-1])}, scattered=True)
+        else:
+            yield from (_Box({**taken, name: span}) for span in spans)
+        taken[name] = min(held), max(held)
+
+
+def _only(text: str, name: str, ranges: Ranges) -> bool:
+    """Whether a condition is of this symbol alone."""
+    return bool(Ranges(tuple(x for x in ranges.of if x[0] == name)).values(text))
+
+
+def _spans(numbers: list[int]) -> Iterator[Ends]:
+    """Ascending numbers as runs; of two, each alone, as PyTorch traces none for 1 and 2."""
+    begin = 0
+    for k in range(1, len(numbers) + 1):
+        if k == len(numbers) or numbers[k] != numbers[k - 1] + 1:
+            first, last = numbers[begin], numbers[k - 1]
+            yield from ((first, first), (last, last)) if last == first + 1 else ((first, last),)
+            begin = k
+
+
+def _exported_for(
+    whole: _Whole, model: torch.nn.Module, box: _Box, results: Any
+) -> ExportedProgram | None:
+    """None where other sizes are open than `box` says."""
+    names = [n for n, _, _ in whole.ranges.of]
+    sizes = {n: high for n, (_, high) in box.ends.items()}
+    open_ = {n: x for n, x in box.ends.items() if x[0] < x[1]}
+    args, kwargs, shapes = resized(whole.exported, whole.ranges, whole.call, sizes, model.forward, open_)  # fmt: skip
+    found = export(model, args, kwargs, results, shapes)
+    fixed = tuple((names.index(n), box.ends[n][0]) for n in names if n not in open_)
+    found.graph_module.meta[FIXED] = fixed
+    return found if len(ranges_of(found).of) == len(open_) else None
+
+
+def _renamed(now: Ranges, whole: Ranges, box: _Box) -> Ranges:
+    """With the symbols that the whole model has for the same sizes."""
+    names = [n for n, _, _ in whole.of if box.ends[n][0] < box.ends[n][1]]
+    pairs = dict(zip((n for n, _, _ in now.of), names, strict=True))
+    of = tuple((pairs[n], low, high) for n, low, high in now.of)
+    return Ranges(of, tuple(_with_names(t, pairs) for t in now.conditions))
+
+
+def _with_names(text: str, names: Mapping[str, str]) -> str:
+    return _NAME.sub(lambda m: names.get(m[0], m[0]), text)
