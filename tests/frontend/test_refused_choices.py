@@ -72,13 +72,6 @@ class Viewed(nn.Module):
         return x + y
 
 
-class Endless(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        while x.sum() > 0:
-            x = x - 1
-        return x
-
-
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -89,7 +82,6 @@ class Endless(nn.Module):
         (Counted, r"assigns a global name.*torch\.where"),
         (Raises, r"value is True.*fails.*ValueError: not a number.*torch\._check"),
         (Viewed, "by a view made before it: make the view in that side"),
-        (Endless, r"in more than 32 ways.*torch\.while_loop"),
     ],
 )
 def test_what_is_no_choice_is_an_error(
