@@ -84,11 +84,11 @@ class Profile(msgspec.Struct, frozen=True):
         stages = self.stages()
         width = max((len(s.stage) for s in stages), default=5)
         head = ("rounds", "tasks", "mean", "slowest", "wait", "share")
-        lines = [f"{'stage':{width}s}" + "".join(f"{h:>9s}" for h in head)]
+        lines = [f"{'stage':{width}s}" + "".join(f" {h:>10s}" for h in head)]
         for s in stages:
-            cells = [f"{x * 1e6:9.2f}" for x in (s.mean, s.slowest, s.wait)]
+            cells = [f" {x * 1e6:10.2f}" for x in (s.mean, s.slowest, s.wait)]
             lines.append(
-                f"{s.stage:{width}s}{s.rounds:9d}{s.tasks:9d}{''.join(cells)}{s.share:9.1%}"
+                f"{s.stage:{width}s} {s.rounds:10d} {s.tasks:10d}{''.join(cells)} {s.share:10.1%}"
             )
         lines.append(f"{self.seconds * 1e6:.1f} us in all, {self.workers} workers")
         if self.dropped:
