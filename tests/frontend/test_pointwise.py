@@ -146,6 +146,17 @@ def test_binary_with_broadcasting() -> None:
     )
 
 
+def test_factors_come_before_products_that_overflow() -> None:
+    check_operators(
+        {
+            "addcmul": lambda a, b: torch.addcmul(a, a, b, value=0.5),
+            "addcdiv": lambda a, b: torch.addcdiv(a, a, 1 / b, value=0.5),
+        },
+        torch.tensor([2.0, -2.0]),
+        torch.tensor([3e38, 2e38]),
+    )
+
+
 def test_integer_arithmetic() -> None:
     x = torch.tensor([-7, -3, 0, 5, 9], dtype=torch.int64)
     y = torch.tensor([3, -2, 4, -5, 2], dtype=torch.int64)

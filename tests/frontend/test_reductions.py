@@ -94,6 +94,8 @@ def test_scalars_and_infinite_rows() -> None:
             "cumsum": lambda x, s: s.cumsum(0),
             "sort": lambda x, s: s.sort(),
             "logsumexp": lambda x, s: x.logsumexp(1),
+            "logcumsumexp": lambda x, s: x.logcumsumexp(1),
+            "norms_of_one": lambda x, s: (s * 1e30).norm() + (x[:, :1] * 1e-30).norm(3, dim=1),
             "softmax_inf": lambda x, s: x.softmax(1),
             "amax": lambda x, s: x.amax(1),
             "argmax_nan": lambda x, s: torch.stack([x[0], x[0] * float("nan")]).argmax(),

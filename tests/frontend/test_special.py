@@ -40,6 +40,13 @@ def test_special_functions_at_their_poles() -> None:
     check_operators({n: getattr(torch.special, n) for n in ("i0e", "i1e", "erfcx")}, y * 25)
 
 
+def test_special_functions_near_their_ends() -> None:
+    near = torch.tensor([-1.0, 1.0], dtype=torch.float64) * (1 - 2**-53)
+    check_operators({"erfinv": torch.erfinv}, near, tolerance=1e-8)
+    huge = torch.tensor([-3e38, 1e38])
+    check_operators({"i0": torch.i0, "i1": torch.special.i1}, huge)
+
+
 def test_incomplete_gamma() -> None:
     a = torch.tensor([0.0, 1e-3, 0.1, 1.0, 2.5, 30.0, 1e3, 1e5, torch.inf, -1.0, torch.nan])
     near = 1 + torch.linspace(-1, 1, 7) / (1 + a[:, None].nan_to_num(0, 0, 0).abs()).sqrt()

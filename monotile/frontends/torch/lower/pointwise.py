@@ -144,16 +144,14 @@ def square(b: Builder, x: Tensor) -> Tensor:
 
 def addcmul(b: Builder, x: Operand, y: Operand, z: Operand, value: int | float = 1) -> Tensor:
     def f(u: Expr, v: Expr, w: Expr) -> Expr:
-        product = s.mul(v, w)
-        return s.add(u, product if value == 1 else s.mul(product, value))
+        return s.add(u, s.mul(v if value == 1 else s.mul(v, value), w))
 
     return elementwise(b, (x, y, z), f, b.dtype.compute)
 
 
 def addcdiv(b: Builder, x: Operand, y: Operand, z: Operand, value: int | float = 1) -> Tensor:
     def f(u: Expr, v: Expr, w: Expr) -> Expr:
-        quotient = s.div(v, w)
-        return s.add(u, quotient if value == 1 else s.mul(quotient, value))
+        return s.add(u, s.div(v if value == 1 else s.mul(v, value), w))
 
     return elementwise(b, (x, y, z), f, b.dtype.compute)
 

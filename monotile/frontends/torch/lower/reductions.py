@@ -184,6 +184,8 @@ def vector_norm(
             case _:
                 return s.op("pow", s.call("abs", v), float(ord))
 
+    if ord and math.prod(x.shape[d] for d in dims) == 1:  # a power of it may not be a number
+        return reduce_dims(b, x, Over(dims, keepdim), "max", magnitude, b.dtype)
     if math.isinf(ord):
         combiner = "max" if ord > 0 else "min"
         return reduce_dims(b, x, Over(dims, keepdim), combiner, magnitude, b.dtype)

@@ -89,13 +89,18 @@ def logcumsumexp(b: Builder, x: Tensor, dim: int) -> Tensor:
 
     top = b.emit(x.shape, wide, up_to, reduce=(n,), combiner="max", part="max")
 
+    def shift(i: Sequence[Expr]) -> Expr:
+        # Infinities would be inf - inf.
+        m = load(top, i)
+        return s.select(s.call("isinf", m), const(0, wide), m)
+
     def power(*axes: Expr) -> Expr:
         *i, r = axes
-        shifted = s.exp(s.sub(value(i, r), load(top, i)))
+        shifted = s.exp(s.sub(value(i, r), shift(i)))
         return s.select(s.le(r, i[d]), shifted, const(0, wide))
 
     added = b.emit(x.shape, wide, power, reduce=(n,), combiner="sum", part="sum")
-    return b.result(lambda *i: s.add(s.call("log", load(added, i)), load(top, i)))
+    return b.result(lambda *i: s.add(s.call("log", load(added, i)), shift(i)))
 
 
 def _extreme_scan(combiner: str) -> Lowering:

@@ -119,13 +119,17 @@ def erfinv(y: Expr) -> Expr:
     )
     w = s.call("sqrt", s.neg(s.call("log", s.mul(s.sub(1, size), 0.5))))
     tail = s.div(
-        s.op("copysign", _polynomial((-1.970840454, -1.624906493, 3.429567803, 1.641345311), w), y),
+        _polynomial((-1.970840454, -1.624906493, 3.429567803, 1.641345311), w),
         _polynomial((1.0, 3.5438892, 1.6370678), w),
     )
-    x = s.select(s.le(size, 0.7), centre, tail)
+    central = s.le(size, 0.7)
+    x = s.call("abs", s.select(central, centre, tail))
     for _ in range(2):
         slope = s.mul(s.exp(s.neg(s.mul(x, x))), 2 / math.sqrt(math.pi))
-        x = s.sub(x, s.div(s.sub(s.call("erf", x), y), slope))
+        # In the tails erf has few digits left of its distance to 1.
+        beyond = s.select(central, s.sub(s.call("erf", x), size), s.sub(s.sub(1, size), s.call("erfc", x)))  # fmt: skip
+        x = s.sub(x, s.div(beyond, slope))
+    x = s.op("copysign", x, y)
     return s.select(s.eq(size, 1), s.op("copysign", const(math.inf, y.dtype), y), x)
 
 
@@ -140,7 +144,7 @@ def _bessel(order: int, scaled: bool, x: Expr) -> Expr:
         far.append(far[-1] * ((2 * k - 1) ** 2 - 4 * order) / (8 * k))
     quarter = s.mul(s.mul(size, size), 0.25)
     series = _polynomial(near, s.minimum(quarter, 100.0))
-    asymptotic = s.div(_polynomial(far, s.div(1, s.maximum(size, 20.0))), s.call("sqrt", s.mul(size, 2 * math.pi)))  # fmt: skip
+    asymptotic = s.div(_polynomial(far, s.div(1, s.maximum(size, 20.0))), s.mul(s.call("sqrt", size), math.sqrt(2 * math.pi)))  # fmt: skip
     if order:
         series = s.mul(series, s.mul(size, 0.5))
     if scaled:
