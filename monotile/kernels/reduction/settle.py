@@ -138,7 +138,7 @@ def _read(anchor: Compute, method: Reduce, width: int) -> int:
     found, every = sliding(anchor), distinct_loads(anchor.body)
     words = [-(-width * x.dtype.itemsize // 4) for x in every]
     if method.windows == 1 or found is None:
-        return sum(words)
+        return max(1, sum(words))
     terms = anchor.reduce[found.reduce].extent
     return max(words) * (found.reads(method.windows, terms) + terms)
 
