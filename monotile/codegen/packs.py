@@ -256,13 +256,11 @@ class PackEmitter(PlacedEmitter):
             with self.zeros_unless(pack, kind) as words:
                 for (x, place, _), test, same in zip(packs, tests, alike, strict=True):
                     with self.writer.open(f"if ({test})", fence=True):
-                        first = (
-                            x.index if same else self._first(x.tensor, x.index, place)
-                        )  # with its checks
+                        # Checks are written with the first index.
+                        first = x.index if same else self._first(x.tensor, x.index, place)
                         assert first is not None
-                        read = self.packed(
-                            x.tensor, first, place, 1 if same else vector.lane.extent
-                        )
+                        width = 1 if same else vector.lane.extent
+                        read = self.packed(x.tensor, first, place, width)
                         read = f"mt::repeated<{vector.lane.extent}>({read})" if same else read
                         self.writer.write(f"{words} = mt::words({read});")
         return pack

@@ -36,7 +36,7 @@ from monotile.frontends.torch.rewriting.decompose import quiet
 from monotile.frontends.torch.rewriting.subclasses import advice as of_parameters
 from monotile.frontends.torch.rewriting.subclasses import unwrapped
 from monotile.frontends.torch.sizes.asked import asked
-from monotile.frontends.torch.sizes.example_of_one import of_two
+from monotile.frontends.torch.sizes.examples import of_two
 from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
 from monotile.frontends.torch.sizes.open_keys import Keys
 from monotile.frontends.torch.sizes.open_names import sizes_are_numbers

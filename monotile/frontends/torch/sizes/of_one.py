@@ -12,6 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.export import export
+from monotile.frontends.torch.sizes.examples import with_size
 from monotile.frontends.torch.sizes.ranges import FIXED, Ranges, ranges_of
 
 _MOST = 2  # sizes that may be 1 side by side, each with the others or without
@@ -74,19 +75,12 @@ def resized(
         for d, expr in own.items():
             at = expr.subs({s: sizes[str(s)] for s in expr.free_symbols if str(s) in sizes})
             if at.is_Integer:
-                leaves[k] = _with_size(leaves[k], d, int(at))
+                leaves[k] = with_size(leaves[k], d, int(at))
         specs.append({d: _dim(x, dims) for d, x in own.items() if _open(x, dims)} or None)
     args, kwargs = pytree.tree_unflatten(leaves, tree)
     shapes = pytree.tree_unflatten(specs, tree)
     bound = inspect.signature(forward).bind(*shapes[0], **shapes[1]).arguments
     return args, kwargs, dict(bound)
-
-
-def _with_size(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """`x` cut, or with its rows again from the first."""
-    if size <= x.shape[dim]:
-        return x.narrow(dim, 0, size).clone()
-    return x.index_select(dim, torch.arange(size, device=x.device) % x.shape[dim])
 
 
 def _open(expr: Any, dims: Mapping[str, Any]) -> bool:

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
-from torch.export import Dim, ExportedProgram
-from torch.export import dynamic_shapes as of_torch
+from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.export import export
+from monotile.frontends.torch.sizes.examples import open_dims
 from monotile.frontends.torch.sizes.of_one import Call, of_one, of_one_alone, resized
 from monotile.frontends.torch.sizes.ranges import FIXED, Ranges, ranges_of
 
@@ -67,21 +67,10 @@ class _Whole:
 def _asked_for(whole: _Whole, model: torch.nn.Module, shapes: Any) -> Mapping[str, Ends] | None:
     """What each symbol was to be; None where that is not known."""
     args, kwargs = tuple(whole.call[0]), dict(whole.call[1] or {})
-    asked: dict[tuple[int, int], Ends] = {}
-
-    def look(_: Any, x: Any, spec: Any = None) -> None:
-        named = spec.items() if isinstance(spec, dict) else enumerate(spec or ())
-        for d, dim in named:
-            if isinstance(dim, Dim):
-                own: Any = getattr(dim, "root", dim)
-                asked[id(x), d] = max(1, own.min), own.max
-
-    try:
-        given = of_torch._combine_args(model, args, kwargs)  # pyright: ignore[reportPrivateUsage]
-        of = given if isinstance(shapes, dict) else type(shapes)(given.values())
-        of_torch._tree_map_with_path(look, of, shapes)  # pyright: ignore[reportPrivateUsage]
-    except (TypeError, ValueError, AttributeError):
+    if (dims := open_dims(model, args, kwargs, shapes)) is None:
         return None
+    roots = ((id(x), d, getattr(dim, "root", dim)) for x, d, dim in dims)
+    asked: dict[tuple[int, int], Ends] = {(x, d): (max(1, own.min), own.max) for x, d, own in roots}
     found: dict[str, Ends] = {}
     leaves = pytree.tree_leaves((args, kwargs))
     values = {n.name: n.meta.get("val") for n in whole.exported.graph.find_nodes(op="placeholder")}

@@ -1,0 +1,54 @@
+"""Example arguments: which of their dimensions are open, and the same with other sizes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import Dim
+from torch.export import dynamic_shapes as of_torch
+from torch.utils import _pytree as pytree
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def open_dims(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> list[tuple[torch.Tensor, int, Any]] | None:
+    """Each tensor with a dimension that `shapes`, as `torch.export` takes it, leaves open, and that Dim; None where this is not known."""
+    found: list[tuple[torch.Tensor, int, Any]] = []
+
+    def look(_: Any, x: Any, spec: Any = None) -> None:
+        named = spec.items() if isinstance(spec, dict) else enumerate(spec or ())
+        found.extend((x, d, dim) for d, dim in named if isinstance(dim, Dim))
+
+    try:
+        given = of_torch._combine_args(model, args, dict(kwargs))  # pyright: ignore[reportPrivateUsage]
+        of = given if isinstance(shapes, dict) else type(shapes)(given.values())
+        of_torch._tree_map_with_path(look, of, shapes)  # pyright: ignore[reportPrivateUsage]
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return found
+
+
+def with_size(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """`x` cut, or with its rows again from the first."""
+    if size <= x.shape[dim]:
+        return x.narrow(dim, 0, size).clone()
+    return x.index_select(dim, torch.arange(size, device=x.device) % x.shape[dim])
+
+
+def of_two(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> Call | None:
+    """The example with rows repeated where there is one of an open dimension, as often in a batch: what a model asks of it may make PyTorch take it for 1
+    in every call. None where there is no such, or what is open is not known."""
+    dims = open_dims(model, args, kwargs, shapes) or []
+    ones = {dim.__name__ for x, d, dim in dims if type(dim) is Dim and x.shape[d] == 1 < dim.max}
+    made: dict[int, torch.Tensor] = {}
+    for x, d, dim in dims:
+        root: Any = getattr(dim, "root", dim)
+        if root.__name__ in ones:
+            made[id(x)] = with_size(made.get(id(x), x), d, getattr(dim, "fn", int)(2))
+    if not made:
+        return None
+    return pytree.tree_map(lambda x: made.get(id(x), x), (tuple(args), dict(kwargs)))
