@@ -1,6 +1,6 @@
 """The device's types of the ring through which weights stream, from the two sides."""
 
-from monotile.plan.nodes import Ring
+from monotile.plan.launch import Ring
 from monotile.targets.target import Target
 
 

@@ -15,7 +15,8 @@ from monotile.kernels.draft import Context
 from monotile.kernels.panels import copies
 from monotile.passes.table import NOTHING
 from monotile.plan.access import Old, overwritten
-from monotile.plan.nodes import Launch, Plan, PlanNode, Ring, Stage, Step
+from monotile.plan.launch import Launch, Ring
+from monotile.plan.nodes import Plan, PlanNode, Stage, Step
 from monotile.plan.places import Place, replicas_in
 from monotile.plan.printer import show, show_body, show_each_place
 from monotile.plan.records import ON_CHIP

@@ -6,7 +6,8 @@ time as keeps it busy: loads and hand-offs queue behind that (docs/measurements.
 
 from collections.abc import Iterable
 
-from monotile.plan.nodes import Ring, Step
+from monotile.plan.launch import Ring
+from monotile.plan.nodes import Step
 from monotile.plan.streams import streams
 from monotile.targets.target import Target
 
@@ -25,5 +26,6 @@ def ring(steps: Iterable[Step], used: int, target: Target) -> Ring | None:
     under_way = -(-UNDER_WAY // size)
     least = max(m.slots_at_once for m in methods)
     sizes = range(max(MOST // size, least), least - 1, -1)
-    ways = (Ring(offset, slots, size, under_way) for slots in sizes)
+    threads = Ring.GROUP if "setmaxnreg" in target.instructions else Ring.THREADS
+    ways = (Ring(offset, slots, size, under_way, threads) for slots in sizes)
     return next((r for r in ways if offset + r.nbytes(warps) <= target.shared_bytes), None)

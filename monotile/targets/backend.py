@@ -9,7 +9,8 @@ import torch
 from monotile.codegen.source import Source
 from monotile.config import Options
 from monotile.ir.program import Program
-from monotile.plan.nodes import Launch, Plan
+from monotile.plan.launch import Launch
+from monotile.plan.nodes import Plan
 from monotile.targets.binary import Binary
 from monotile.targets.calibration import Machine, Measured
 from monotile.targets.target import Target

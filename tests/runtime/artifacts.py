@@ -8,7 +8,8 @@ from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Tensor
 from monotile.ir.signature import OutputLeaf, Signature, TensorLeaf
-from monotile.plan.nodes import Launch, Plan
+from monotile.plan.launch import Launch
+from monotile.plan.nodes import Plan
 from monotile.plan.places import Pointer
 from monotile.runtime.artifact import Artifact
 from monotile.targets.binary import Binary

@@ -10,7 +10,7 @@ import torch
 
 from monotile.config import Options
 from monotile.errors import IndexOutOfRangeError, InternalError, TargetError
-from monotile.plan.nodes import Launch
+from monotile.plan.launch import Launch
 from monotile.targets.binary import Binary
 from monotile.targets.cpu import build as build_cpu
 from monotile.targets.cpu.target import cpu_target

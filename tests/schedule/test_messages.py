@@ -14,7 +14,8 @@ from monotile.errors import VerificationError
 from monotile.kernels.registry import read_plan
 from monotile.passes.plans import computes_of
 from monotile.plan.check.structure import verify
-from monotile.plan.nodes import Dim, Launch, Plan, Repeat, Stage
+from monotile.plan.launch import Launch
+from monotile.plan.nodes import Dim, Plan, Repeat, Stage
 from monotile.plan.places import BoxDim, Shared
 from monotile.plan.printer import show_stages
 from monotile.schedule import rows

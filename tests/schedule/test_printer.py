@@ -7,7 +7,8 @@ from monotile.kernels.elementwise.method import Map
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.reduction.method import Reduce
 from monotile.kernels.scatter.method import Serial
-from monotile.plan.nodes import Dim, Launch, Plan, Repeat, Resident, Stage, Step
+from monotile.plan.launch import Launch
+from monotile.plan.nodes import Dim, Plan, Repeat, Resident, Stage, Step
 from monotile.plan.places import BoxDim, Pointer, Register, Rotate, Shared, Slice, Workspace
 from monotile.plan.printer import show
 

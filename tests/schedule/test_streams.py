@@ -40,7 +40,9 @@ def test_the_ring_takes_the_room_there_is() -> None:
     plan = made().plan
     ring = plan.launch.ring
     assert ring is not None
-    assert plan.launch.block_threads == plan.launch.threads + 32
+    assert (
+        plan.launch.block_threads == plan.launch.threads + 128
+    )  # a warp, and what its warpgroup gives up
     assert ring.slot_bytes * ring.slots > 100_000
     assert ring.under_way < ring.slots
     assert any(map(any_streams, plan.body))
@@ -140,6 +142,7 @@ def replicas(change: Callable[[Replica], Replica | Workspace]) -> Callable[[Plan
         (without_ring, "there is no ring"),
         (ring(slots=1), "a ring of 1 slots"),
         (ring(under_way=0), "0 under way"),
+        (ring(threads=64), "not supplied by 64 threads"),
         (gemv(team=1), "cannot share a slot"),
         (gemv(turns=3), "cannot share a slot"),
         (ring(slot_bytes=128), "do not fit a slot"),

@@ -13,7 +13,7 @@ from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.gemv import tiles
 from monotile.kernels.gemv.cuda_tasks import TaskRows, row_of_slot
 from monotile.kernels.gemv.method import GemvMma
-from monotile.plan.nodes import Ring
+from monotile.plan.launch import Ring
 
 WIDEST = 16  # bytes of one access
 

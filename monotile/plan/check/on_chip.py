@@ -49,6 +49,9 @@ def _check_ring(plan: Plan, target: Target) -> None:
         )
     if most > ring.slot_bytes:
         fail(f"{most} bytes do not fit a slot of {ring.slot_bytes}")
+    group = ring.threads == ring.GROUP and "setmaxnreg" in target.instructions
+    if ring.threads != ring.THREADS and not group:
+        fail(f"a ring is not supplied by {ring.threads} threads")
     if not target.has.scratchpad:
         fail("the target has no on-chip memory for a ring")
 

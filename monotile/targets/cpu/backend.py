@@ -4,7 +4,7 @@ import torch
 
 from monotile.codegen.source import Source
 from monotile.config import Options
-from monotile.plan.nodes import Launch
+from monotile.plan.launch import Launch
 from monotile.targets.backend import Backend
 from monotile.targets.binary import Binary
 from monotile.targets.cpu import build

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from monotile.errors import IndexOutOfRangeError
-from monotile.plan.nodes import Launch
+from monotile.plan.launch import Launch
 from monotile.targets.cpu.build import load
 from monotile.targets.cpu.pages import enlarge
 

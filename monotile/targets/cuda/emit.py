@@ -25,7 +25,8 @@ from monotile.ir.program import Compute, Program
 from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
 from monotile.kernels.registry import family_of
-from monotile.plan.nodes import Choose, Functions, Handoff, Plan, Repeat, Stage
+from monotile.plan.launch import Functions, Ring
+from monotile.plan.nodes import Choose, Handoff, Plan, Repeat, Stage
 from monotile.plan.places import replicas_in
 from monotile.plan.streams import any_streams, beside_streams
 from monotile.plan.walk import grid_waits, nodes_in
@@ -345,15 +346,34 @@ class CudaEmitter(BlockEmitter):
                 kind = memory_type(ring, self.target)
                 w.write(f"const {kind} ring{{mt::ptx::shared_memory() + {ring.offset}}};")
                 w.write("ring.start();")
-                with w.open(f"if (threadIdx.x >= {self.plan.launch.threads})", fence=True):
-                    self.write_call(SUPPLY)
-                    w.write("return;")
-            with self.profiling.run(w):
-                self.walk(self.plan.body)
-            if self.slots:
-                w.write("grid.leave(tag);")
-            elif any(map(grid_waits, nodes_in(self.plan.body))):
-                w.write("grid.leave();")
+                self._roles(ring)
+            else:
+                self._compute()
+
+    def _roles(self, ring: Ring) -> None:
+        """What the threads that compute do, and the supplier. ptxas allocates more registers than a thread begins with in the branch of an `if`, not behind it.
+        A spilled one costs more than elsewhere: hand-offs invalidate the cache it is in."""
+        w, threads = self.writer, self.plan.launch.threads
+        several = ring.threads > ring.THREADS
+        own = (self.target.registers - ring.threads * ring.REGISTERS) // threads // 8 * 8
+        with w.open(f"if (threadIdx.x < {threads})", fence=True):
+            if several:
+                w.write(f"mt::ptx::take_registers<{own}>();")
+            self._compute()
+        with w.open("else", fence=True):
+            if several:
+                w.write(f"mt::ptx::give_registers<{ring.REGISTERS}>();")
+                w.write(f"if (threadIdx.x >= {threads + ring.THREADS}) return;")
+            self.write_call(SUPPLY)
+
+    def _compute(self) -> None:
+        w = self.writer
+        with self.profiling.run(w):
+            self.walk(self.plan.body)
+        if self.slots:
+            w.write("grid.leave(tag);")
+        elif any(map(grid_waits, nodes_in(self.plan.body))):
+            w.write("grid.leave();")
 
     def tell(self, node: Repeat | Choose, way: str) -> None:
         if self.plan.launch.ring is not None and any_streams(node):

@@ -21,7 +21,7 @@ import msgspec
 import torch
 
 from monotile.errors import TargetError
-from monotile.plan.nodes import Launch
+from monotile.plan.launch import Launch
 from monotile.targets.binary import Binary
 from monotile.targets.cuda.driver import Driver, DriverError, LaunchConfig
 from monotile.targets.cuda.failures import Failures, check_all

@@ -7,7 +7,8 @@ from monotile.codegen.address import loop_variable
 from monotile.codegen.block import GIVEN, BlockEmitter
 from monotile.codegen.ring import supplier_type
 from monotile.kernels.registry import family_of
-from monotile.plan.nodes import Choose, PlanNode, Repeat, Ring, Stage
+from monotile.plan.launch import Ring
+from monotile.plan.nodes import Choose, PlanNode, Repeat, Stage
 from monotile.plan.streams import any_streams, streams
 
 NAME = "supply"

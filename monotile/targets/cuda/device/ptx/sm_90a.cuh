@@ -21,6 +21,12 @@ __device__ __forceinline__ u64 narrow_panel_descriptor(u32 panel, u32 distance) 
   return u64(LINES | SWIZZLE_64) << 32 | (panel + (distance >> 4));
 }
 
+// All warps of a warpgroup: its threads give up registers, down to N each; or they take of what others have given up, up to N.
+template <int N>
+__device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N>
+__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
 // Makes this thread's writes to shared memory visible to its wgmma, and after the next barrier to those of other threads.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -17,6 +17,10 @@ inline u64 panel_descriptor(u32 panel, u32 distance) {
 }
 inline u64 narrow_panel_descriptor(u32 panel, u32 distance) { return panel_descriptor(panel, distance) | 1ull << 63; }
 inline void fence_async() {}
+template <int N>
+inline void give_registers() {}
+template <int N>
+inline void take_registers() {}
 inline void wgmma_fence() {}
 inline void wgmma_commit() { emulator::commit_products(); }
 template <int PENDING = 0>
