@@ -48,6 +48,8 @@ ENTRY = "monotile_kernel"
 # Functions of a kernel from which on all are called, and from which on each is compiled by itself: ptxas's time grows faster
 # than a body of code. The second makes a kernel 3 to 8 % slower (docs/measurements.md).
 CALLED, SEPARATE = 24, 44
+# The same of a kernel with a ring: its functions are small, and threads do not take over registers where functions are linked.
+STREAMING = 160
 WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # of which a function has wgmma
 UNIT = 16  # functions that are compiled together, where each is by itself: reading the headers takes as long as a small function
 APART = """\
@@ -77,7 +79,8 @@ def settle(program: Program, plan: Plan, target: Target, options: Options) -> tu
     emitter.write_stages()
     emitter.join(lean=plan.launch.functions == "separate")
     count = len(list(emitter.functions))
-    functions = "separate" if count >= SEPARATE else "called" if count >= CALLED else "inlined"
+    called, separate = (STREAMING, STREAMING) if plan.launch.ring else (CALLED, SEPARATE)
+    functions = "separate" if count >= separate else "called" if count >= called else "inlined"
     text = emitter.source(functions)
     bits = 64 if emitter.overflow else 32
     launch = msgspec.structs.replace(plan.launch, functions=functions, index_bits=bits)
