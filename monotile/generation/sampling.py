@@ -69,24 +69,40 @@ def _argmax(logits: Tensor) -> Tensor:
 
 
 def _kept(logits: Tensor, controls: Tensor, top_k: Tensor) -> Tensor:
-    """`logits` with -inf in place of what top_k, top_p and min_p leave out; the likeliest stays."""
+    """`logits` with -inf in place of what top_k, top_p and min_p leave out; the likeliest stays. A bound that nobody asks for is not looked for."""
     most = logits.amax(-1, keepdim=True)
-    wanted = torch.where(top_k > 0, top_k, logits.shape[-1])
+    share = controls[Controls.TOP_P].clone()  # no view, for torch.cond
+
+    def open_end(_: Tensor, most: Tensor, *__: Tensor) -> Tensor:
+        return torch.full_like(most, float("-inf"))
+
+    least = torch.cond(top_k > 0, _least_of_many, open_end, (logits, most, top_k))
+    logits = torch.where(logits >= least, logits, float("-inf"))
+    least = torch.cond(share < 1, _least_of_share, open_end, (logits, most, share))
+    least = torch.maximum(least, most + torch.log(controls[Controls.MIN_P]))
+    return torch.where(logits >= least, logits, float("-inf"))
+
+
+def _least_of_many(logits: Tensor, most: Tensor, count: Tensor) -> Tensor:
+    """The least of the `count` greatest of each row, [..., 1]."""
 
     def many(at: Tensor) -> Tensor:
-        return (logits[..., None, :] >= at[..., None]).sum(-1) >= wanted
+        return (logits[..., None, :] >= at[..., None]).sum(-1) >= count
 
-    logits = torch.where(logits >= _threshold(logits, most, many), logits, float("-inf"))
+    return _threshold(logits, most, many)
+
+
+def _least_of_share(logits: Tensor, most: Tensor, share: Tensor) -> Tensor:
+    """The least of the greatest that have `share` of the probability of each row, [..., 1]."""
     weights = torch.exp(logits - most)
-    share = controls[Controls.TOP_P] * weights.sum(-1, keepdim=True)
+    wanted = share * weights.sum(-1, keepdim=True)
     zero = torch.zeros_like(weights)
 
     def enough(at: Tensor) -> Tensor:
         above = torch.where(logits[..., None, :] >= at[..., None], weights[..., None, :], zero[..., None, :])  # fmt: skip
-        return above.sum(-1) >= share
+        return above.sum(-1) >= wanted
 
-    logits = torch.where(logits >= _threshold(logits, most, enough), logits, float("-inf"))
-    return torch.where(logits >= most + torch.log(controls[Controls.MIN_P]), logits, float("-inf"))
+    return _threshold(logits, most, enough)
 
 
 def _threshold(logits: Tensor, most: Tensor, enough: Callable[[Tensor], Tensor]) -> Tensor:

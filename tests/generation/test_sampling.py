@@ -87,7 +87,7 @@ def test_both_targets_draw_alike() -> None:
     shape = (logits, seen, controls(), number(0), number(0), number(0))
     cpu = monotile.compile(Choice(), shape, target="cpu", options=monotile.Options(cache=False))
     cuda = Emulated(Choice(), shape)
-    for n, (c, k) in enumerate([(controls(0.7, 0.9), 0), (controls(1.3, penalty=1.2), 9), (controls(0.0), 0), (controls(1.0, min_p=0.1), 0)]):  # fmt: skip
+    for n, (c, k) in enumerate([(controls(0.7, 0.9), 0), (controls(1.3, penalty=1.2), 9), (controls(0.0), 0), (controls(1.0, min_p=0.1), 0), (controls(1.1, 0.8), 7)]):  # fmt: skip
         args = (logits, seen, c, number(k), number(5), number(n))
         right = choose(*args)
         assert int(cpu(*args)) == int(right)
