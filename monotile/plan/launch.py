@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from monotile.plan.places import Frozen
 
-Functions = Literal["inlined", "called", "separate"]
+Functions = Literal["inlined", "separate"]
 IndexBits = Literal[32, 64]
 
 
@@ -38,8 +38,8 @@ class Launch(Frozen, frozen=True):
     """workers: grid size. threads: of a block that compute; `block_threads` with those that supply a ring. shared_bytes: dynamic on-chip memory of a worker.
     workspace_bytes: global memory a call needs besides its outputs, 256-byte aligned. message_bytes: behind it, for
     messages: zero at first, and no one else's between calls.
-    functions: of the stages: parts of the kernel, but for those that several stages share; called by it; or called and compiled
-    one by one. Some that need the kernel's own registers stay parts of it (`targets/cuda/emit.py`).
+    functions: of the stages: parts of the kernel, but for those that several stages share; or called and compiled one by one. Some that need the
+    kernel's own registers stay parts of it (`targets/cuda/emit.py`).
     ring: in `shared_bytes`, behind what stages use; None where no step streams weights.
     notes_bytes: of on-chip memory behind `shared_bytes`, for what a profiled kernel keeps of itself (`plan/records.py`).
     index_bits: of the variables of indices. 32 where all sums of indices are known to fit; a Plan with fewer than they need is refused."""

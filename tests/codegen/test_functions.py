@@ -109,14 +109,13 @@ def test_a_kernel_of_many_functions_calls_them() -> None:
     assert few.launch.functions == "inlined"
     assert "__forceinline__ void stage_" in source.text
     assert source == emit(program, few, target, OPTIONS)
-    many, more = (
-        emit(program, replace(plan, launch=replace(plan.launch, functions=how)), target, OPTIONS)
-        for how in ("called", "separate")
-    )
-    called = re.findall(r"__noinline__ void (stage_\w+)\(", many.text)
-    inline = re.findall(r"__forceinline__ void (stage_\w+)\(", many.text)
-    assert set(called) == {f"{name}_called" for name in inline}
-    assert (many.units, more.units) == (0, 2)
+    launch = replace(plan.launch, functions="separate")
+    more = emit(program, replace(plan, launch=launch), target, OPTIONS)
+    called = re.findall(r"__noinline__ void (stage_\w+)\(", more.text)
+    assert called
+    assert not re.findall(r"__forceinline__ void stage_", more.text)
+    assert more.text.count("recompute(p.workspace)") >= len(set(called))
+    assert (source.units, more.units) == (0, 2)
     built = build(more.text, target, OPTIONS, more.units)
     assert built.image
     assert "check_timeout" not in built.ptx  # a call, which would serialise the wgmma of its caller

@@ -100,8 +100,8 @@ def test_rows_of_columns_that_are_on_their_way() -> None:
 
 def test_functions_are_those_of_a_kernel() -> None:
     plan = p.plan_of(CHAIN, p.CPU)
-    broken = replace(plan, launch=replace(plan.launch, functions="called"))
-    with pytest.raises(VerificationError, match="functions are called"):
+    broken = replace(plan, launch=replace(plan.launch, functions="separate"))
+    with pytest.raises(VerificationError, match="functions are separate"):
         verify(broken, CHAIN, p.CPU)
 
 

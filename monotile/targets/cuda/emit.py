@@ -45,11 +45,9 @@ from monotile.targets.cuda.supply import write_supply
 from monotile.targets.target import Target
 
 ENTRY = "monotile_kernel"
-# Functions of a kernel from which on all are called, and from which on each is compiled by itself: ptxas's time grows faster
-# than a body of code. The second makes a kernel 3 to 8 % slower (docs/measurements.md).
-CALLED, SEPARATE = 24, 44
-# The same of a kernel with a ring: its functions are small, and threads do not take over registers where functions are linked.
-STREAMING = 160
+# Functions of a kernel from which on each is compiled by itself and called: ptxas's time grows faster than a body of code, but calls
+# take time (docs/measurements.md). Those of a kernel with a ring are small, and threads do not take over registers where functions are linked.
+SEPARATE, STREAMING = 44, 160
 WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # of which a function has wgmma
 UNIT = 16  # functions that are compiled together, where each is by itself: reading the headers takes as long as a small function
 APART = """\
@@ -79,8 +77,8 @@ def settle(program: Program, plan: Plan, target: Target, options: Options) -> tu
     emitter.write_stages()
     emitter.join(lean=plan.launch.functions == "separate")
     count = len(list(emitter.functions))
-    called, separate = (STREAMING, STREAMING) if plan.launch.ring else (CALLED, SEPARATE)
-    functions = "separate" if count >= separate else "called" if count >= called else "inlined"
+    separate = count >= (STREAMING if plan.launch.ring else SEPARATE)
+    functions: Functions = "separate" if separate else "inlined"
     text = emitter.source(functions)
     bits = 64 if emitter.overflow else 32
     launch = msgspec.structs.replace(plan.launch, functions=functions, index_bits=bits)
@@ -169,15 +167,13 @@ class CudaEmitter(BlockEmitter):
         with direct operands it is cut so that it does not. What is beside streams in a loop stays in the kernel: calls take longer
         than all that is gained by compiling it apart.
         """
-        how = self.plan.launch.functions
-        if how == "separate" and self.hot.issuperset(f.callers):
-            how = "inlined"
+        apart = self.plan.launch.functions == "separate" and not self.hot.issuperset(f.callers)
         if any("mt::Held" in k for k in f.parameters.values()):
             return False
         if any(kernel in f.body for kernel in WARPGROUPS):
-            return how == "separate"
+            return apart
         alone = "mt::attend<" in f.body and "mt::Copy::DIRECT" not in f.body
-        return alone or len(f.callers) > 1 or how != "inlined"
+        return alone or len(f.callers) > 1 or apart
 
     def _prologue(self) -> str:
         count = self.plan.pointers
@@ -356,15 +352,14 @@ class CudaEmitter(BlockEmitter):
     def _roles(self, ring: Ring) -> None:
         """What the threads that compute do, and the supplier. ptxas allocates more registers than a thread begins with in the branch of an `if`, not behind it.
         A spilled one costs more than elsewhere: hand-offs invalidate the cache it is in."""
-        w, threads = self.writer, self.plan.launch.threads
-        several = ring.threads > ring.THREADS
-        own = (self.target.registers - ring.threads * ring.REGISTERS) // threads // 8 * 8
+        w, threads, group = self.writer, self.plan.launch.threads, ring.threads > ring.THREADS
         with w.open(f"if (threadIdx.x < {threads})", fence=True):
-            if several:
-                w.write(f"mt::ptx::take_registers<{own}>();")
+            if group:
+                own = self.target.registers - ring.threads * ring.REGISTERS
+                w.write(f"mt::ptx::take_registers<{own // threads // 8 * 8}>();")
             self._compute()
         with w.open("else", fence=True):
-            if several:
+            if group:
                 w.write(f"mt::ptx::give_registers<{ring.REGISTERS}>();")
                 w.write(f"if (threadIdx.x >= {threads + ring.THREADS}) return;")
             self.write_call(SUPPLY)
@@ -392,7 +387,12 @@ class CudaEmitter(BlockEmitter):
                 self.writer.write("grid.arrive();" if late else "grid.wait();")
 
     def call(self, stage: Stage) -> None:
-        self.write_call(stage.name)
+        if not self.units:
+            self.write_call(stage.name)
+            return
+        with self.writer.open("", fence=True):  # addresses of one call are not kept for another
+            self.writer.write("char* const workspace = mt::ptx::recompute(p.workspace);")
+            self.write_call(stage.name)
 
 
 def _fill_name(kept: Kept) -> str:

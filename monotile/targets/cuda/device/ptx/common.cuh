@@ -185,7 +185,7 @@ __device__ __forceinline__ unsigned recompute(unsigned x) {
 
 // The same for a pointer: what is added to it stays a constant of the instruction.
 template <class T>
-__device__ __forceinline__ const T* recompute(const T* p) {
+__device__ __forceinline__ T* recompute(T* p) {
   asm volatile("" : "+l"(p));
   return p;
 }
