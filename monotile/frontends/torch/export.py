@@ -24,6 +24,7 @@ from monotile.frontends.torch.callables import (
     note_parameters,
 )
 from monotile.frontends.torch.loops.heard import BegunError
+from monotile.frontends.torch.loops.turns import loops_traced_once
 from monotile.frontends.torch.numbers.filled import fills_with_tensors
 from monotile.frontends.torch.numbers.given import Given
 from monotile.frontends.torch.numbers.picked import check_picked, picks_by_tensors
@@ -235,6 +236,16 @@ def _einsum_of(shapes: Any) -> Generator[None]:
 
 
 def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
+    with loops_traced_once() as loops:
+        try:
+            return _with_choices(run)
+        except Exception:
+            if not loops.once:
+                raise
+    return _with_choices(run)
+
+
+def _with_choices(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
         return one_course(run)
     except BegunError:
