@@ -42,20 +42,22 @@ from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
 from monotile.frontends.torch.sizes.open_keys import Keys
 from monotile.frontends.torch.sizes.open_names import sizes_are_numbers
 from monotile.frontends.torch.tracing.as_run import exported_as_run
-from monotile.frontends.torch.tracing.assigned_data import AssignedData
+from monotile.frontends.torch.tracing.assigned_data import assigned_data
 from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
-from monotile.frontends.torch.tracing.byte_masks import ByteMasks
+from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
+from monotile.frontends.torch.tracing.calls import Calls
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
-from monotile.frontends.torch.tracing.counts import Counts
+from monotile.frontends.torch.tracing.counts import COUNTS
 from monotile.frontends.torch.tracing.derivatives import Exporter
 from monotile.frontends.torch.tracing.equality import equality_is_traced
 from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
-from monotile.frontends.torch.tracing.half_transforms import TransformsOfHalves
+from monotile.frontends.torch.tracing.half_transforms import HALF_TRANSFORMS
 from monotile.frontends.torch.tracing.hints import without_hints
 from monotile.frontends.torch.tracing.inference import mode_of
 from monotile.frontends.torch.tracing.moved import modules_move
 from monotile.frontends.torch.tracing.packed import traced_packed_sequences
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
+from monotile.frontends.torch.tracing.stack_traces import frames_written_once
 from monotile.frontends.torch.tracing.unchanged import unchanged
 from monotile.frontends.torch.tracing.unordered import checks_are_unordered
 from monotile.frontends.torch.tracing.updates import updates_are_traced
@@ -260,6 +262,7 @@ def _with_choices(run: Callable[[], ExportedProgram]) -> ExportedProgram:
 def _traceable(model: torch.nn.Module) -> Generator[None]:
     """Within, PyTorch traces what it otherwise does not, or not right."""
     with (
+        frames_written_once(),
         without_hints(),
         shapes_of_recurrent_layers(),
         calls_may_fail(),
@@ -268,13 +271,10 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         ranges_of_tensors(),
         updates_are_traced(),
         equality_is_traced(),
-        TransformsOfHalves(),
-        Counts(),
-        ByteMasks(),
+        Calls(HALF_TRANSFORMS, COUNTS, BYTE_MASKS, assigned_data(model)),
         picks_by_tensors(),
         checks_are_unordered(),
         modules_move(),
-        AssignedData(model),
         builtins_as_run(model),
         sizes_are_numbers(),
     ):

@@ -38,9 +38,11 @@ class _Rows(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         del types
+        named, name = kwargs or {}, getattr(func, "__name__", "")
+        if name == "__get__" and not stands_for_number(args[0]):  # most calls, as for a shape
+            return func(*args, **named)
         if self._called is not None:
             self._called(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        named, name = kwargs or {}, getattr(func, "__name__", "")
         if name in ("squeeze", "squeeze_") and isinstance(args[0], torch.Tensor):
             _ask_for_one(*args, **named)
         if name in ("unbind", "split", "chunk") and args and isinstance(args[0], torch.Tensor):

@@ -25,7 +25,7 @@ from monotile.frontends.torch.loops.heard import BegunError
 from monotile.frontends.torch.origin import is_users
 
 TURNS = 16  # the fewest of a loop that is traced once
-CALLS = 768  # of PyTorch's functions, in a loop, until it is thought worth it: half a second
+CALLS = 384  # of PyTorch's functions, in a loop, until it is thought worth it: half a second
 EVERY = 16  # of how many calls one is looked at
 _SAME = 4  # turns that are compared
 _STEPS = frozenset({torch.ops.aten.select.int, torch.ops.aten.slice.Tensor})
