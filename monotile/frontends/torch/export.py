@@ -9,6 +9,9 @@ from unittest.mock import patch
 import torch
 from torch.backends import opt_einsum
 from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import (
+    _use_lazy_graph_module,  # pyright: ignore[reportPrivateUsage] # it has no other name
+)
 from torch.fx.experimental import _config as config
 from torch.utils import _pytree as pytree
 
@@ -203,7 +206,8 @@ def _exported(
     def within_sizes(shapes: Any, deferred: bool) -> ExportedProgram:
         # Each time: a trace that failed has kept things too.
         oblivious = patch.object(config, "backed_size_oblivious", deferred)
-        with unchanged(model), oblivious, _einsum_of(shapes):
+        # PyTorch would write six times, as Python, what nobody runs.
+        with unchanged(model), oblivious, _einsum_of(shapes), _use_lazy_graph_module(True):
             return exporter(
                 args,
                 kwargs,

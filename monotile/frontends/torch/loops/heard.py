@@ -41,7 +41,7 @@ class _Rows(TorchFunctionMode):
         named, name = kwargs or {}, getattr(func, "__name__", "")
         if name == "__get__" and not stands_for_number(args[0]):  # most calls, as for a shape
             return func(*args, **named)
-        if self._called is not None:
+        if self._called is not None and not torch.compiler.is_dynamo_compiling():
             self._called(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         if name in ("squeeze", "squeeze_") and isinstance(args[0], torch.Tensor):
             _ask_for_one(*args, **named)
