@@ -216,3 +216,14 @@ def test_equal_turns() -> None:
     for k in range(10):
         h = graph.call_function(aten.mul.Tensor, (h, 0.5**k))
     assert not long.are_equal(graph, 1.0)
+
+
+def test_functions_without_a_text_have_no_loops() -> None:
+    made: dict[str, Any] = {}
+    text = "def f(x):\n    for t in range(40):\n        x = (x +\n             x[:, t])\n    return x\n"
+    exec(compile(text, __file__, "exec"), made)  # whose lines are those of this file
+    assert all(isinstance(x, long.Loop) for x in long.loops_of(made["f"].__code__))
+    exec(compile(text, "<nowhere>", "exec"), made)
+    assert long.loops_of(made["f"].__code__) == ()
+    assert [x.line for x in long.loops_of(listed.__code__)] == [listed.__code__.co_firstlineno + 2]
+    assert not long.loops_of(given.__code__.replace(co_names=()))

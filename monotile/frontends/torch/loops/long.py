@@ -8,9 +8,11 @@ turn by turn.
 """
 
 import ast
+import dis
 import functools
 import inspect
 import textwrap
+import tokenize
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -27,6 +29,7 @@ from monotile.frontends.torch.origin import is_users
 TURNS = 16  # the fewest of a loop that is traced once
 CALLS = 384  # of PyTorch's functions, in a loop, until it is thought worth it: half a second
 EVERY = 16  # of how many calls one is looked at
+_TURN = dis.opmap["FOR_ITER"]
 _SAME = 4  # turns that are compared
 _STEPS = frozenset({torch.ops.aten.select.int, torch.ops.aten.slice.Tensor})
 _is_users = functools.cache(is_users)
@@ -62,7 +65,7 @@ class LongLoops:
                         self._within((own, loop.line), loop, at)
             at = at.f_back
 
-    def _within(self, key: "Head", loop: "_Loop", frame: FrameType) -> None:
+    def _within(self, key: "Head", loop: "Loop", frame: FrameType) -> None:
         if key in self._known and self._begins(*key):
             raise BegunError
         self._seen[key] += EVERY
@@ -90,7 +93,7 @@ class _Look(NamedTuple):
     nodes: int
 
 
-class _Loop(NamedTuple):
+class Loop(NamedTuple):
     """line: of its head. first, last: lines of its body."""
 
     node: ast.For
@@ -100,16 +103,18 @@ class _Loop(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def loops_of(code: CodeType) -> tuple[_Loop, ...]:
+def loops_of(code: CodeType) -> tuple[Loop, ...]:
     """The `for` loops of a function that count: over a `range`."""
+    if "range" not in code.co_names or _TURN not in code.co_code[::2]:
+        return ()  # most: finding their text takes some milliseconds
     try:
         source, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(source)))
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
         return ()
     ast.increment_lineno(tree, first - 1)
     return tuple(
-        _Loop(x, x.iter.lineno, x.body[0].lineno, x.end_lineno or x.lineno)
+        Loop(x, x.iter.lineno, x.body[0].lineno, x.end_lineno or x.lineno)
         for x in ast.walk(tree)
         if isinstance(x, ast.For) and not x.orelse and _counts(x)
     )
@@ -123,7 +128,7 @@ def _counts(loop: ast.For) -> bool:
             return False
 
 
-def _turns_of(loop: _Loop, frame: FrameType) -> range:
+def _turns_of(loop: Loop, frame: FrameType) -> range:
     """Its numbers; none if they are not found out."""
     try:
         over = _value(loop.node.iter, frame)
@@ -132,18 +137,18 @@ def _turns_of(loop: _Loop, frame: FrameType) -> range:
     return over if isinstance(over, range) else range(0)
 
 
-def _number(loop: _Loop, frame: FrameType) -> int:
+def _number(loop: Loop, frame: FrameType) -> int:
     """Which turn it takes; 0 if it is not known."""
     over, number = _turns_of(loop, frame), frame.f_locals.get(_target(loop))
     return over.index(number) if type(number) is int and number in over else 0
 
 
-def _target(loop: _Loop) -> str:
+def _target(loop: Loop) -> str:
     assert isinstance(loop.node.target, ast.Name)
     return loop.node.target.id
 
 
-def _may_turn(loop: _Loop, frame: FrameType) -> bool:
+def _may_turn(loop: Loop, frame: FrameType) -> bool:
     """Whether a loop has many turns, and the number of each is nothing but a place in tensors."""
     return is_long(_turns_of(loop, frame)) and all(
         _are_places(s, _target(loop), frame) for s in loop.node.body
