@@ -223,7 +223,7 @@ def _shared(places: Places) -> dict[str, frozenset[str]]:
     near: dict[str, set[str]] = {}
     first: dict[int, str] = {}
     for name, found in places.items():
-        for offset in (x for p in found for x in _offsets(p) or ()):
+        for offset in (x for p in found for x in _within(p)):
             other = first.setdefault(offset, name)
             near.setdefault(name, set()).add(other)
             near[other].add(name)
@@ -235,15 +235,26 @@ def _size(s: Compute | Scatter) -> int:
 
 
 def _offsets(p: Place) -> tuple[int, ...] | None:
-    """Where it may be in the workspace; None if elsewhere too."""
+    """Where it may be in the workspace; None if elsewhere too, as where the last value of a loop is a result."""
+    match p:
+        case Workspace():
+            return _within(p)
+        case Rotate(_, _, _, places, first, last):
+            every = [_offsets(q) for q in (*places, first, last) if q is not None]
+            return None if None in every else _within(p)
+        case _:
+            return None
+
+
+def _within(p: Place) -> tuple[int, ...]:
+    """Those of its places that are in the workspace."""
     match p:
         case Workspace(offset):
             return (offset,)
         case Rotate(_, _, _, places, first, last):
-            found = [_offsets(q) for q in (*places, first, last) if q is not None]
-            return None if None in found else tuple(o for x in found if x is not None for o in x)
+            return tuple(o for q in (*places, first, last) if q is not None for o in _within(q))
         case _:
-            return None
+            return ()
 
 
 def _moved(p: Place, at: Mapping[int, int]) -> Place:

@@ -126,6 +126,20 @@ def has_filled(_: Recurrent, x: Tensor) -> Any:
     return torch.stack(outs) / len(outs)
 
 
+def notes(_: Recurrent, x: Tensor) -> Any:
+    found: dict[int, Tensor] = {}
+    for t in range(x.shape[1]):
+        found[len(found)] = x[:, t]
+    return sum(found.values())
+
+
+def takes_items(_: Recurrent, x: Tensor) -> Any:
+    h, factors = torch.zeros(2, IN), iter([0.5**k for k in range(8)])
+    for t in range(x.shape[1]):
+        h = h + x[:, t] * next(factors)
+    return h
+
+
 @pytest.mark.parametrize(
     ("f", "message"),
     [
@@ -141,6 +155,8 @@ def has_filled(_: Recurrent, x: Tensor) -> Any:
         (names_twice, "updates in place has another name"),
         (begins_with_another, "in place that it begins with, .*: begin with a clone"),
         (has_filled, "in fills: .* appends to a list that is not the function's own"),
+        (notes, "a turn adds the entry .1. of a dict, and the next would add another"),
+        (takes_items, "it reads what holds an iterator"),
         (hides, "appends to a list that is not the function's own"),
     ],
 )  # fmt: skip

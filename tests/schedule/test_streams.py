@@ -8,19 +8,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from monotile.config import Options
 from monotile.errors import VerificationError
+from monotile.frontends.torch.capture import capture
 from monotile.kernels.gemv.method import Gemv
 from monotile.kernels.registry import read_plan
+from monotile.pipeline import for_target, schedule, transform
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan, Stage
 from monotile.plan.places import Replica, Workspace
 from monotile.plan.printer import show
 from monotile.plan.streams import any_streams, streams
 from monotile.plan.walk import each_stage, stages_in
+from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
 from tests.codegen.test_gemv_emulated import SMALL, Network
 
+HOPPER = cuda_target("h200")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 
 
@@ -58,6 +63,33 @@ def test_small_results_are_made_everywhere() -> None:
     assert "everywhere" in show(plan)
     assert "a ring of" in show(plan)
     assert read_plan(plan.to_json()) == plan
+
+
+class Normalised(nn.Module):
+    """Sums that are normalised, layer by layer; the last is the result."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.up, self.down = (
+            nn.ModuleList(nn.Linear(a * width, b * width) for _ in range(layers))
+            for a, b in ((1, 4), (4, 1))
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers + 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norms[0](x)
+        for up, down, norm in zip(self.up, self.down, self.norms[1:], strict=True):
+            x = norm(x + down(nn.functional.gelu(up(x))))
+        return x
+
+
+def test_a_value_that_a_loop_ends_with_as_a_result_is_made_once() -> None:
+    """What the loop begins with shares its places, and is made once as well."""
+    captured = capture(Normalised(768, 8).half().eval(), (torch.zeros(1, 768).half(),))
+    program, _ = transform(captured.program, captured.constants, Options())
+    program, context = for_target(program, HOPPER)
+    plan = schedule(program, HOPPER, Options(), context)
+    verify(plan, program, HOPPER)
 
 
 class Apart(nn.Module):

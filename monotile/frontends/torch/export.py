@@ -9,6 +9,9 @@ from unittest.mock import patch
 import torch
 from torch.backends import opt_einsum
 from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import (
+    _use_lazy_graph_module,  # pyright: ignore[reportPrivateUsage] # it has no other name
+)
 from torch.fx.experimental import _config as config
 from torch.utils import _pytree as pytree
 
@@ -24,6 +27,7 @@ from monotile.frontends.torch.callables import (
     note_parameters,
 )
 from monotile.frontends.torch.loops.heard import BegunError
+from monotile.frontends.torch.loops.turns import loops_traced_once
 from monotile.frontends.torch.numbers.filled import fills_with_tensors
 from monotile.frontends.torch.numbers.given import Given
 from monotile.frontends.torch.numbers.picked import check_picked, picks_by_tensors
@@ -41,20 +45,22 @@ from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
 from monotile.frontends.torch.sizes.open_keys import Keys
 from monotile.frontends.torch.sizes.open_names import sizes_are_numbers
 from monotile.frontends.torch.tracing.as_run import exported_as_run
-from monotile.frontends.torch.tracing.assigned_data import AssignedData
+from monotile.frontends.torch.tracing.assigned_data import assigned_data
 from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
-from monotile.frontends.torch.tracing.byte_masks import ByteMasks
+from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
+from monotile.frontends.torch.tracing.calls import Calls
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
-from monotile.frontends.torch.tracing.counts import Counts
+from monotile.frontends.torch.tracing.counts import COUNTS
 from monotile.frontends.torch.tracing.derivatives import Exporter
 from monotile.frontends.torch.tracing.equality import equality_is_traced
 from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
-from monotile.frontends.torch.tracing.half_transforms import TransformsOfHalves
+from monotile.frontends.torch.tracing.half_transforms import HALF_TRANSFORMS
 from monotile.frontends.torch.tracing.hints import without_hints
 from monotile.frontends.torch.tracing.inference import mode_of
 from monotile.frontends.torch.tracing.moved import modules_move
 from monotile.frontends.torch.tracing.packed import traced_packed_sequences
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
+from monotile.frontends.torch.tracing.stack_traces import frames_written_once
 from monotile.frontends.torch.tracing.unchanged import unchanged
 from monotile.frontends.torch.tracing.unordered import checks_are_unordered
 from monotile.frontends.torch.tracing.updates import updates_are_traced
@@ -200,7 +206,8 @@ def _exported(
     def within_sizes(shapes: Any, deferred: bool) -> ExportedProgram:
         # Each time: a trace that failed has kept things too.
         oblivious = patch.object(config, "backed_size_oblivious", deferred)
-        with unchanged(model), oblivious, _einsum_of(shapes):
+        # PyTorch would write six times, as Python, what nobody runs.
+        with unchanged(model), oblivious, _einsum_of(shapes), _use_lazy_graph_module(True):
             return exporter(
                 args,
                 kwargs,
@@ -235,6 +242,16 @@ def _einsum_of(shapes: Any) -> Generator[None]:
 
 
 def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
+    with loops_traced_once() as loops:
+        try:
+            return _with_choices(run)
+        except Exception:
+            if not loops.once:
+                raise
+    return _with_choices(run)
+
+
+def _with_choices(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
         return one_course(run)
     except BegunError:
@@ -249,6 +266,7 @@ def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
 def _traceable(model: torch.nn.Module) -> Generator[None]:
     """Within, PyTorch traces what it otherwise does not, or not right."""
     with (
+        frames_written_once(),
         without_hints(),
         shapes_of_recurrent_layers(),
         calls_may_fail(),
@@ -257,13 +275,10 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         ranges_of_tensors(),
         updates_are_traced(),
         equality_is_traced(),
-        TransformsOfHalves(),
-        Counts(),
-        ByteMasks(),
+        Calls(HALF_TRANSFORMS, COUNTS, BYTE_MASKS, assigned_data(model)),
         picks_by_tensors(),
         checks_are_unordered(),
         modules_move(),
-        AssignedData(model),
         builtins_as_run(model),
         sizes_are_numbers(),
     ):

@@ -40,6 +40,7 @@ _OWN = tuple(
         "tracing/assigned_data.py",
         "tracing/builtin_names.py",
         "tracing/byte_masks.py",
+        "tracing/calls.py",
         "tracing/counts.py",
         "tracing/derivatives.py",
         "tracing/equality.py",

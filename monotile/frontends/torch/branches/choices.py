@@ -42,9 +42,14 @@ class Choices:
     def begins(self, frame: FrameType) -> bool:
         """Whether what `frame` makes a number of stays a size from now on: it begins a loop that takes as many turns, which is converted, or asks by a
         name that gives what PyTorch computes."""
-        if self._names.opens(frame):
-            return True
-        own, line = self._own.get(frame.f_code, frame.f_code), frame.f_lineno
+        return self._names.opens(frame) or self.turn(self.own(frame.f_code), frame.f_lineno)
+
+    def own(self, code: CodeType) -> CodeType:
+        """What a function that now has `code` had."""
+        return self._own.get(code, code)
+
+    def turn(self, own: CodeType, line: int) -> bool:
+        """Whether the loop whose head is at `line` of the function of code `own` can be converted and was not; it is from now on."""
         heads = self._turns.get(own, frozenset())
         if line in heads or (own, line) in self._refused:
             return False

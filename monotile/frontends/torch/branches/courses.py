@@ -8,7 +8,7 @@ traced again with it true. What the two have in common is followed by a `torch.c
 import dis
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +29,7 @@ from monotile.frontends.torch.branches.merge import Course, merge
 from monotile.frontends.torch.branches.regions import LeakError, outline
 from monotile.frontends.torch.branches.selection import Unjoinable
 from monotile.frontends.torch.loops.heard import BegunError, loops_heard
+from monotile.frontends.torch.loops.long import LongLoops
 from monotile.frontends.torch.loops.spans import number
 from monotile.frontends.torch.loops.turns import Turns
 from monotile.frontends.torch.loops.until import EndlessError
@@ -49,8 +50,15 @@ Export = Callable[[], ExportedProgram]
 
 def one_course(export: Export) -> ExportedProgram:
     """What `export`, which traces a model, gives. Raises BegunError where a loop begins that takes as many turns as a size says, and can be converted."""
-    with choices() as known, loops_heard(known.begins):
+    with choices() as known, _loops_heard(known):
         return export()
+
+
+def _loops_heard(known: Choices) -> AbstractContextManager[None]:
+    """Loops that a size ends, and long ones where these are traced once."""
+    loops = Turns.known
+    long = LongLoops(known.turn, known.own, loops.long).call if loops is not None else None
+    return loops_heard(known.begins, long)
 
 
 class TooManyCoursesError(CaptureError):
@@ -104,7 +112,7 @@ def _courses(
     while todo:
         trace = _Trace(todo.pop(), conversions, constants, checks)
         try:
-            with torch.no_grad(), trace.asked(), loops_heard(conversions.begins):
+            with torch.no_grad(), trace.asked(), _loops_heard(conversions):
                 exported = export()
         except Exception as e:
             if trace.checks_data(e):

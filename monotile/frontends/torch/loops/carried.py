@@ -70,6 +70,10 @@ class Held:
         self._names = names
         self._before: list[tuple[Any, Any]] = [(x, _contents(x)) for x in held.values()]
 
+    def goes_on(self) -> bool:
+        """Whether there is an iterator, of which a turn may take what the next one does not get."""
+        return any(isinstance(x, Iterator) for _, held in self._before for _, x in _pairs(held))
+
     def restore(self) -> None:
         """Everything is as it was."""
         for x, before in self._before:

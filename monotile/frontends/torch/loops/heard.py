@@ -28,13 +28,21 @@ class BegunError(BaseException):
 
 
 class _Rows(TorchFunctionMode):
-    """Within, what a tensor is split into may be as many as a size says."""
+    """Within, what a tensor is split into may be as many as a size says. called: is told of the frame that calls a function of PyTorch's."""
+
+    def __init__(self, called: Callable[[FrameType], None] | None = None) -> None:
+        super().__init__()
+        self._called = called
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         del types
         named, name = kwargs or {}, getattr(func, "__name__", "")
+        if name == "__get__" and not stands_for_number(args[0]):  # most calls, as for a shape
+            return func(*args, **named)
+        if self._called is not None and not torch.compiler.is_dynamo_compiling():
+            self._called(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         if name in ("squeeze", "squeeze_") and isinstance(args[0], torch.Tensor):
             _ask_for_one(*args, **named)
         if name in ("unbind", "split", "chunk") and args and isinstance(args[0], torch.Tensor):
@@ -89,9 +97,11 @@ def _repeated(items: list[Any], count: torch.SymInt) -> Stacked:
 
 
 @contextmanager
-def loops_heard(turn: Callable[[FrameType], bool]) -> Generator[None]:
+def loops_heard(
+    turn: Callable[[FrameType], bool], called: Callable[[FrameType], None] | None = None
+) -> Generator[None]:
     """Within, `turn` is told of the frame that may begin such a loop, or makes another number of a size; BegunError is raised where it says so. Raises
-    CaptureError where the size cannot be left open for what it refuses."""
+    CaptureError where the size cannot be left open for what it refuses. called: is told of frames that call functions of PyTorch's."""
     number, iterate = torch.SymInt.__index__, FakeTensor.__iter__
     whole, fraction = torch.SymFloat.__int__, torch.SymFloat.__float__
     refused: list[str] = []
@@ -128,7 +138,7 @@ def loops_heard(turn: Callable[[FrameType], bool]) -> Generator[None]:
         return iterate(x)
 
     with (
-        _Rows(),
+        _Rows(called),
         patch.object(torch.SymInt, "__index__", index),
         patch.object(torch.SymInt, "__int__", index),
         patch.object(torch.SymInt, "__rmul__", rmul),

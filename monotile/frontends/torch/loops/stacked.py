@@ -135,12 +135,12 @@ class Stacked(list[Any]):
         return pytree.tree_map_only(torch.Tensor, lambda x: x[place], self.whole())
 
     def __iter__(self) -> Iterator[Any]:
-        _ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        self._ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         count = int(self.length)
         return iter([self.at(k) for k in range(count)])
 
     def __reversed__(self) -> Iterator[Any]:
-        _ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        self._ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         return iter(self[::-1])
 
     def __getitem__(self, place: Any) -> Any:
@@ -161,7 +161,7 @@ class Stacked(list[Any]):
         return self.at(place)
 
     def __len__(self) -> int:
-        _ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        self._ask(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         return int(self.length)
 
     def __bool__(self) -> bool:
@@ -187,6 +187,11 @@ class Stacked(list[Any]):
 
     def copy(self) -> "Stacked":
         return Stacked(raw(self))
+
+    def _ask(self, frame: FrameType) -> None:
+        open_ = Stacked.asks is not None and is_open(self.length)
+        if open_ and Stacked.asks is not None and is_users(frame.f_code.co_filename):
+            Stacked.asks(frame)
 
     def _no(self, *_: Any, **__: Any) -> Any:
         raise _refused("this")
@@ -260,11 +265,6 @@ def _refused_within() -> CaptureError:
     return _refused("what this reads of it, in the loop that appends to it,", _WITHIN)
 
 
-def _ask(frame: FrameType) -> None:
-    if Stacked.asks is not None and is_users(frame.f_code.co_filename):
-        Stacked.asks(frame)
-
-
 class Counted:
     """What a loop goes over. at: its item number k, an int or a tensor."""
 
@@ -309,6 +309,11 @@ def over(function: Any, *args: Any, **named: Any) -> Any:
         same = count.node.expr == x.count.node.expr
         count: Any = count if same else torch.sym_min(count, x.count)
     return Counted(count, lambda k: tuple(x.at(k) for x in known))
+
+
+def span(numbers: range) -> Counted:
+    """What a loop goes over that takes a known number of turns."""
+    return _range(numbers.start, numbers.stop, numbers.step)
 
 
 def _range(start: Any, end: Any = None, step: SupportsIndex = 1) -> Counted:

@@ -17,8 +17,10 @@ it appends become `Stacked` ones, and a turn is traced for all.
 
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import torch
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
@@ -37,7 +39,8 @@ from monotile.frontends.torch.loops.carried import (
     stays,
 )
 from monotile.frontends.torch.loops.heard import BegunError
-from monotile.frontends.torch.loops.spans import Span
+from monotile.frontends.torch.loops.long import Head, is_long
+from monotile.frontends.torch.loops.spans import Span, stands_for_number
 from monotile.frontends.torch.loops.spans import number as as_number
 from monotile.frontends.torch.loops.stacked import (
     Growing,
@@ -47,6 +50,7 @@ from monotile.frontends.torch.loops.stacked import (
     counted,
     interleaved,
     least,
+    span,
 )
 from monotile.frontends.torch.loops.stacked import over as over
 from monotile.frontends.torch.origin import describe_frame, is_users, users_frame
@@ -55,22 +59,44 @@ _HOW = "begin with a tensor of the shape and type that it has behind a turn, and
 Passes = Generator[None, Mapping[str, Any], None]
 
 
+@dataclass
+class Known:
+    """Loops whose number of turns is known. turned: where those are of which each turn is traced. once: whether there is one that is traced once.
+    long: which have been found (`long.py`)."""
+
+    turned: set[str] = field(default_factory=set[str])
+    once: bool = False
+    long: set[Head] = field(default_factory=set[Head])
+
+
+@contextmanager
+def loops_traced_once() -> Generator[Known]:
+    """Within, long loops are traced once (`long.py`)."""
+    with patch.object(Turns, "known", Known()) as known:
+        yield known
+
+
 class Turns:
     """One loop at a time. undecided: whether the call decides how many turns it takes. names: what its names are bound to before a turn, and behind the
     loop. item: what its target is bound to. open: whether it runs."""
 
     # Where the loops are whose first turn is traced by itself, as their bodies fail otherwise.
     begun: ClassVar[set[str]] = set()
+    # Those that take a known number of turns; None where each turn of these is traced.
+    known: ClassVar[Known | None] = None
 
     def __init__(self, over: Any, names: Sequence[str], first: Iterable[str]) -> None:
         """names: those that it reads or leaves; first: those that a turn may read before it binds them."""
+        self.where = describe_frame(users_frame(sys._getframe(1)))  # pyright: ignore[reportPrivateUsage]
         self._over = counted(over)
+        self._is_known = self._over is None and self.known is not None and self.where not in self.known.turned and is_long(over)  # fmt: skip
+        if self._is_known and self.known is not None:
+            self._over, self.known.once = span(over), True
         self.undecided = self._over is not None
         self._plain = iter(()) if self.undecided else iter(over)
         self._listed, self._first = names, frozenset(first)
         self.names: dict[str, Any] = {}
         self.item: Any = None
-        self.where = describe_frame(users_frame(sys._getframe(1)))  # pyright: ignore[reportPrivateUsage]
         self.open = False
         self._passes: Passes | None = None
         self._tried = ExitStack()
@@ -84,6 +110,9 @@ class Turns:
         fails = isinstance(error, Exception) and not isinstance(error, CaptureError)
         if fails and self._first_try and self._may_begin():
             self.begun.add(self.where)
+            raise BegunError from error
+        if self._is_known and self.known and ((self.open and kind is None) or isinstance(error, Exception)):  # fmt: skip
+            self.known.turned.add(self.where)
             raise BegunError from error
         if self.open and kind is None:
             raise self.refusal("it is left by a break or return: compute all turns, and select what is wanted (torch.where)")  # fmt: skip
@@ -123,6 +152,7 @@ class Turns:
             begun = 1
             places, growths = yield from self._try()
         self._refuse_change(places)
+        self._refuse_numbers(places, begun)
         yield from self._all(begun, places, growths)
 
     def _may_begin(self) -> bool:
@@ -147,6 +177,10 @@ class Turns:
         """A turn that leaves no trace: what it changes."""
         assert self._over is not None
         held = Held(self.names)
+        if held.goes_on():
+            raise self.refusal(
+                "it reads what holds an iterator, of which each turn would take items: index a list"
+            )
         with self._tried:
             self._tried.enter_context(disable_proxy_modes_tracing())
             self.item = self._item(torch.empty((), dtype=torch.int64), 0)
@@ -181,6 +215,16 @@ class Turns:
             (old, form), (new, other) = map(pytree.tree_flatten, (place.before, place.after))
             if form != other or not all(map(stays, old, new)):
                 raise self.mismatch(place.name, place.before, place.after, also)
+
+    def _refuse_numbers(self, places: Sequence[Place], begun: int) -> None:
+        """Refuses what turns count, where each could know its number: what is asked of it would be an operator."""
+        for place in places:
+            if begun and place.before is MISSING and place.holder is not self.names:
+                raise self.refusal(f"a turn adds {place.name}, and the next would add another: collect what grows in a list")  # fmt: skip
+            old, new = (pytree.tree_leaves(x) for x in (place.before, place.after))
+            counts = place.before is not MISSING and not all(map(is_same_leaf, old, new)) and any(map(number_type, new))  # fmt: skip
+            if self._is_known and (counts or any(map(stands_for_number, new))):
+                raise self.refusal(f"{place.name} is a number")
 
     def mismatch(self, name: str, before: Any, after: Any, also: str = "") -> CaptureError:
         return self.refusal(

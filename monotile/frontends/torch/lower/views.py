@@ -61,6 +61,16 @@ def matrix_transpose(b: Builder, x: Tensor) -> Tensor:
     return transpose(b, x, -2, -1) if len(x.shape) >= 2 else x
 
 
+def movedim(
+    b: Builder, x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]
+) -> Tensor:
+    """Each dimension of `source` goes where `destination` says; the others keep their order."""
+    rank = len(x.shape)
+    given, to = ([wrap(d, rank) for d in ([k] if isinstance(k, int) else k)] for k in (source, destination))  # fmt: skip
+    rest = iter([d for d in range(rank) if d not in given])
+    return permuted(b, x, [given[to.index(k)] if k in to else next(rest) for k in range(rank)])
+
+
 def reversed_dims(b: Builder, x: Tensor) -> Tensor:
     return permuted(b, x, list(reversed(range(len(x.shape)))))
 
@@ -358,6 +368,9 @@ LOWERINGS = {
     "aten.broadcast_to": expand,
     "aten.permute": permute,
     "aten.transpose.int": transpose,
+    **dict.fromkeys(
+        (f"aten.{n}.{k}" for n in ("movedim", "moveaxis") for k in ("int", "intlist")), movedim
+    ),
     "aten.swapaxes.default": transpose,
     "aten.swapdims.default": transpose,
     "aten.t": matrix_transpose,

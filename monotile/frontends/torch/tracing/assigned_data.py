@@ -4,6 +4,7 @@ Reading it is a `detach`. A parameter or buffer whose `data` is assigned holds t
 any other state.
 """
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -11,28 +12,24 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.overrides import TorchFunctionMode
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.tracing.calls import Instead
 
 _Data: Any = torch.Tensor.data
 _GET, _SET = _Data.__get__, _Data.__set__
 
 
-class AssignedData(TorchFunctionMode):
-    """Within, `model` may read and assign it."""
+def assigned_data(model: nn.Module) -> Mapping[str, Instead]:
+    """For `Calls`: `model` may read and assign it."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._model = model
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def read_or_assigned(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if func not in (_GET, _SET) or not isinstance(args[0], FakeTensor) or not _is_traced():
-            return func(*args, **(kwargs or {}))
+            return func(*args, **named)
         if func == _GET:
             return args[0].detach()
         x, value = args[:2]
-        held = chain(self._model.parameters(), self._model.buffers())
+        held = chain(model.parameters(), model.buffers())
         if not any(x is h for h in held):
             raise CaptureError(
                 f"a tensor of shape {tuple(x.shape)} that is no parameter or buffer is assigned other data (x.data = ...): assign the"
@@ -45,6 +42,8 @@ class AssignedData(TorchFunctionMode):
             )
         x.detach().copy_(value)
         return None
+
+    return {f.__name__: read_or_assigned for f in (_GET, _SET)}
 
 
 def _is_traced() -> bool:

@@ -4,22 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 
-class ByteMasks(TorchFunctionMode):
-    """Within, such a mask is one of bools."""
+def _where(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    place = int(func is torch.Tensor.where)
+    args = tuple(_mask(x) if k == place else x for k, x in enumerate(args))
+    return func(*args, **{n: _mask(x) if n == "condition" else x for n, x in named.items()})
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        del types
-        named = dict(kwargs or {})
-        if getattr(func, "__name__", "") == "where":
-            place = int(func is torch.Tensor.where)
-            args = tuple(_mask(x) if k == place else x for k, x in enumerate(args))
-            named = {n: _mask(x) if n == "condition" else x for n, x in named.items()}
-        return func(*args, **named)
+
+BYTE_MASKS = {"where": _where}  # for `Calls`: such a mask is one of bools
 
 
 def _mask(x: Any) -> Any:

@@ -3,23 +3,16 @@
 Numbers beyond it are noticed when the kernel runs, where they are an index.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 
-class Counts(TorchFunctionMode):
-    """Within, counts are sums of ones."""
+def _bincount(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    return _counted(*args, **named)
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        del types
-        if getattr(func, "__name__", "") != "bincount":
-            return func(*args, **(kwargs or {}))
-        return _counted(*args, **(kwargs or {}))
+
+COUNTS = {"bincount": _bincount}  # for `Calls`: counts are sums of ones
 
 
 def _counted(

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 _NAMES = tuple(
@@ -28,16 +27,16 @@ _TRANSFORMS = frozenset(
 )
 
 
-class TransformsOfHalves(TorchFunctionMode):
-    """Within, the CPU has them."""
+def _transform(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    if func not in _TRANSFORMS or not any(map(_is_half, pytree.tree_leaves((args, named)))):
+        return func(*args, **named)
+    args, named = pytree.tree_map(_wide, (args, named))
+    found = func(*args, **named)
+    return found.to(_HALF[found.dtype])
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = kwargs or {}
-        if func not in _TRANSFORMS or not any(map(_is_half, pytree.tree_leaves((args, named)))):
-            return func(*args, **named)
-        args, named = pytree.tree_map(_wide, (args, named))
-        found = func(*args, **named)
-        return found.to(_HALF[found.dtype])
+
+# For `Calls`: the CPU has them.
+HALF_TRANSFORMS = {f.__name__: _transform for f in _TRANSFORMS}
 
 
 def _is_half(x: Any) -> bool:
