@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from monotile.frontends.torch.loops.stacked import is_open
+from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
 
 
 def opened(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -117,6 +118,18 @@ def _expr(x: Any) -> Any:
     return x.node.expr if isinstance(x, torch.SymInt) else x
 
 
+def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's own `of` computes no shapes."""
+
+    def rounded(x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor | None:
+        if named or not any(map(is_open, x.shape)):
+            return None
+        plain = (a.reshape(()) if of is fake_quantized and isinstance(a, torch.Tensor) else a for a in args)  # fmt: skip
+        return of(x, *plain)[0]
+
+    return rounded
+
+
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "linspace": _linspace,
     "combinations": _combinations,
@@ -124,6 +137,8 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "corrcoef": _corrcoef,
     "fill_diagonal_": _fill_diagonal,
     "one_hot": _one_hot,
+    "fake_quantize_per_tensor_affine": _rounded(fake_quantized),
+    "fake_quantize_per_channel_affine": _rounded(of_channels),
     "max_pool1d": _max_pool1d,
     "max_pool2d": _pooled("amax", 2),
     "max_pool3d": _pooled("amax", 3),
