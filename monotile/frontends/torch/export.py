@@ -96,6 +96,10 @@ _ADVICE = (
         "the model does something else for this number, or takes no other: give an example of another size, or leave the size out of dynamic_shapes",
     ),
     (
+        "DynamicOutputShapeException: ",
+        "the operator's shapes depend on data: move it out of the model, or write it with operators whose shapes do not",
+    ),
+    (
         "UnsupportedOperatorException: ",
         "PyTorch does not know the operator's shapes where a size is open: leave the size out of dynamic_shapes, or write it with other operators",
     ),
