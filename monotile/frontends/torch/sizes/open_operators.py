@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.loops.stacked import is_open
 from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
@@ -29,6 +30,18 @@ def _linspace(
     step = (end - start) / last.clamp(min=1)
     ahead = ((last + 1) // 2).clamp(min=1)
     return torch.where(k < ahead, start + step * k, end - step * (last - k))
+
+
+def _as_tensor(data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:
+    """PyTorch's own makes numbers of sizes; what its tracer has for `torch.tensor` does not."""
+    leaves = pytree.tree_leaves(data)
+    if not any(map(is_open, leaves)) or any(isinstance(x, torch.Tensor) for x in leaves):
+        return None
+    return torch._refs.tensor(data, dtype=dtype, device=device)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _new_tensor(x: torch.Tensor, data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:  # fmt: skip
+    return _as_tensor(data, dtype or x.dtype, device or x.device)
 
 
 def _combinations(
@@ -132,6 +145,9 @@ def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "linspace": _linspace,
+    "as_tensor": _as_tensor,
+    "asarray": _as_tensor,
+    "new_tensor": _new_tensor,
     "combinations": _combinations,
     "cov": _cov,
     "corrcoef": _corrcoef,
