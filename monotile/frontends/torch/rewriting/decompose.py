@@ -116,13 +116,14 @@ def as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Suppresses the exporter's warnings about itself and about nn.LSTM, and the graph that it prints when it fails. Its
-    exception has the reason."""
-    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    """Suppresses the exporter's warnings about itself and about nn.LSTM, and the graph and the traceback that it prints when it fails, as for
+    sizes that are tried. Its exception has the reason."""
+    shapes, meta = (logging.getLogger(f"torch.{n}") for n in ("fx.experimental.symbolic_shapes", "_subclasses.fake_tensor"))  # fmt: skip
     with (
         warnings.catch_warnings(),
         patch("torch.export._trace.print", _nothing, create=True),
         patch.object(shapes, "disabled", True),
+        patch.object(meta, "disabled", True),
     ):
         warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
         for kind in (FutureWarning, DeprecationWarning):
