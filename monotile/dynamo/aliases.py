@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
-from monotile.dynamo.memory import Memory, Place, places
+from monotile.dynamo.memory import SYMBOLS, Memory, Place, places
 from monotile.frontends.torch.rewriting.layouts import Layout
 
 
@@ -144,15 +145,31 @@ def _rest(
     for node, x in zip(given, made, strict=True):
         order = orders.get(node)
         copied[node] = _permuted(graph, x, order and [order.index(d) for d in range(len(order))])
-    for node in module.graph.nodes:
-        if node in chains and node not in copied:
-            missing = [n for n in node.all_input_nodes if n not in copied]
-            if missing:
-                raise ValueError(f"a view, {node.name}, depends on {missing[0].name}")
-            if _in_place(node):
-                copied[node] = copied[node.all_input_nodes[0]]
-            else:
-                copied[node] = graph.node_copy(node, lambda n: copied[n])
+
+    def copy(node: fx.Node) -> fx.Node:
+        if node not in copied:
+            for x in node.all_input_nodes:
+                if x not in copied and not _is_number(x):
+                    raise ValueError(f"a view, {node.name}, depends on {x.name}")
+                copy(x)
+            copied[node] = graph.node_copy(node, lambda n: copied[n])
+        return copied[node]
+
     (output,) = module.graph.find_nodes(op="output")
-    graph.output(map_arg(output.args[0], lambda n: copied[n]))
+    for node in module.graph.nodes:
+        if node not in chains or node in copied:
+            continue
+        if not _in_place(node):
+            copy(node)
+        elif (updated := node.all_input_nodes[0]) in copied:
+            copied[node] = copied[updated]
+        else:
+            raise ValueError(f"a view, {node.name}, depends on {updated.name}")
+    graph.output(map_arg(output.args[0], copy))
     return fx.GraphModule(module, graph)
+
+
+def _is_number(node: fx.Node) -> bool:
+    """Whether it is a number, or several, as those that are computed from sizes."""
+    found = pytree.tree_leaves(node.meta.get("example_value"))
+    return bool(found) and all(isinstance(x, int | float | SYMBOLS) for x in found)

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._dynamo import config as dynamo_config
 from torch._guards import tracing
+from torch._higher_order_ops.wrap import tag_activation_checkpoint as _checkpoint
 from torch.amp.autocast_mode import (
     _enter_autocast,  # pyright: ignore[reportPrivateUsage]
     _exit_autocast,  # pyright: ignore[reportPrivateUsage]
@@ -225,7 +226,8 @@ class _Bound(torch.nn.Module):
 
 
 class _Running(fx.Interpreter):
-    """Runs a graph under the autocast that it enters, which PyTorch's exporter notes without: `float()` of what it converted would be that itself."""
+    """Runs a graph under the autocast that it enters, which PyTorch's exporter notes without: `float()` of what it converted would be that itself.
+    What is checkpointed for a derivative runs as it is, as the exporter does not take it."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is _enter_autocast:
@@ -234,6 +236,9 @@ class _Running(fx.Interpreter):
             return mode
         if target is _exit_autocast:
             return args[0].__exit__(None, None, None)
+        if target is _checkpoint:
+            body, *given = args
+            return _Running(body).run(*given)
         return super().call_function(target, args, kwargs)
 
 

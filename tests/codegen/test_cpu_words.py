@@ -149,6 +149,24 @@ def test_eight_bits(left: torch.dtype, right: torch.dtype, *, turned: bool, comp
     np.testing.assert_array_equal(got, model(x).numpy())
 
 
+def test_rows_that_only_a_block_has_in_one_line() -> None:
+    """Of rows in another order a block is read in place, but not all that a task sums."""
+
+    class Moved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(32, 96)
+
+        def forward(self, x: Tensors) -> Tensors:
+            return self.linear(x.transpose(0, 1))
+
+    torch.manual_seed(0)
+    program, values, context = for_tiles(Moved().bfloat16(), torch.randn(32, 5, 32).bfloat16())
+    plan = schedule(program, TILES, Options(), context)
+    assert product_of(plan, program).left.copy == "element"
+    agree(Compiled(program, plan=plan, target=TILES)(values), evaluate(program, values))
+
+
 @pytest.mark.parametrize("form", ["int4", "nf4"])
 def test_codes(form: str) -> None:
     """Weights that are stored as codes are decoded into lines of a panel."""

@@ -83,6 +83,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "the same": (same, (X,)),
     "parts": (parts, (X,)),
     "changed": (changed, (X,)),
+    "changed by what is computed": (lambda x: (x.add_(x.sum(0) * 2).view(-1), x * 2), (X,)),
     "shapes": (shapes, (X,)),
 }
 
@@ -134,6 +135,24 @@ def test_views_of_open_sizes() -> None:
             assert [x.stride() for x in found] == [x.stride() for x in right]
             assert found[0].data_ptr() == found[1].data_ptr()
     assert [(g.kernels, g.reasons) for g in graphs] == [(1, ()), (1, ())]
+
+
+def test_sizes_beside_views() -> None:
+    """Sizes among the results, and in views."""
+
+    def f(x: torch.Tensor) -> Any:
+        n, m = x.shape
+        y = x.cumsum(0)
+        return y.t(), y, y.view(n * 2, m // 2), n * m + n + m
+
+    fast, graphs = traced(f)
+    with torch.no_grad():
+        for n, m in ((4, 6), (6, 8), (9, 2)):
+            x = torch.randn(n, m)
+            found, right = fast(x), f(x)
+            torch.testing.assert_close(found, right)
+            assert len({y.data_ptr() for y in found[:3]}) == 1
+    assert not any(g.reasons for g in graphs)
 
 
 def _steps(x: torch.Tensor) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from torch.utils.checkpoint import checkpoint
 
 import monotile
 from monotile.dynamo import graph as module_of_graph
@@ -195,6 +196,14 @@ def test_views_are_views() -> None:
         return y.view(-1), x * 2
 
     assert check(changed, [X], [X]).kernels == [1]
+
+
+def test_what_is_checkpointed_is_part_of_the_kernel() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = checkpoint(lambda a, b: (a * 2).tanh() + b, x, x + 1, use_reentrant=False)
+        return y.sum(0)
+
+    assert check(f, [X]).kernels == [1]
 
 
 def test_arguments_that_share_memory() -> None:

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import monotile
+from monotile.errors import CaptureError
+from monotile.frontends.torch.capture import capture
 from tests.frontend.against import check
 
 
@@ -141,3 +143,21 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
 def test_derivatives_of(name: str) -> None:
     function, shapes = CASES[name]
     check(Slope(function).eval(), tuple(torch.randn(shape) for shape in shapes))
+
+
+def test_forward_over_reverse() -> None:
+    """PyTorch has the powers' factors as numbers where it has tensors of others."""
+
+    def energy(x: Tensor) -> Tensor:
+        return (x.square() * x.pow(3)).sum() - 0.5 * (x**2).sum()
+
+    class Curved(nn.Module):
+        def forward(self, x: Tensor, v: Tensor) -> Tensor:
+            slope = torch.func.grad(energy)
+            return torch.func.vmap(lambda x, v: torch.func.jvp(slope, (x,), (v,))[1])(x, v)
+
+    args = torch.randn(3, 4), torch.randn(3, 4)
+    check(Curved(), args)
+    dim = torch.export.Dim("b", min=1, max=8)
+    with pytest.raises(CaptureError, match=r"test_derivatives.*vmap.*all sizes of dynamic_shapes"):
+        capture(Curved(), args, dynamic_shapes=({0: dim}, {0: dim}))

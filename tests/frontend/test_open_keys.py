@@ -69,6 +69,52 @@ REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
 }
 
 
+class _Known(nn.Module):
+    """What it has for single sizes, the example's not among them."""
+
+    def __init__(self, f: Callable[[Any, Tensor, Any], object]) -> None:
+        super().__init__()
+        self.f = f
+        self.table = {"5": 2.0}
+        self.name = "12 layers"
+        self.modules_of = nn.ModuleDict({"5": nn.Tanh()})
+        self.register_buffer("scale_5", torch.ones(()) * 3)
+
+    def forward(self, x: Tensor) -> object:
+        return self.f(self, x, x.shape[1])
+
+
+KNOWN: dict[str, Callable[[Any, Tensor, Any], object]] = {
+    "in": lambda m, x, n: x * m.table[str(n)] if str(n) in m.table else x,
+    "get": lambda m, x, n: x * m.table.get(f"{n}", 1.0),
+    "a module": lambda m, x, n: m.modules_of[str(n)](x) if str(n) in m.modules_of else x,
+    "an attribute": lambda m, x, n: x * getattr(m, f"scale_{n}", 1.0),
+    "startswith": lambda m, x, n: x * 2 if m.name.startswith(str(n)) else x,
+    "equal": lambda m, x, n: x * 2 if str(n) == "11" else x,
+    "formatted": lambda m, x, n: x * 2 if f"{n:03d}" == "011" else x,
+    "a shape": lambda m, x, n: x * 2 if str(tuple(x.shape)) == "(2, 11)" else x,
+    "a length": lambda m, x, n: x * 2 if len(str(n)) < 2 else x,
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_texts_of_other_numbers_than_the_examples(name: str) -> None:
+    with pytest.raises(CaptureError, match=r"the text of a size .*decides .*\(as for [\d, ]+\)"):
+        Sized(_Known(KNOWN[name]), _args(3, 13), SHAPES)
+
+
+def test_texts_with_words_that_no_number_of_the_model_has() -> None:
+    """A key with words, beside attributes that have others; and what is printed."""
+
+    class Keeping(_Known):
+        def forward(self, x: Tensor) -> Tensor:
+            print(x.shape[1])  # noqa: T201
+            self.table[f"of_{x.shape[1]}"] = 1.0
+            return x * self.get_buffer("scale_5")
+
+    check(Keeping(KNOWN["in"]), _args, SHAPES, [(1, 1), (3, 9), (2, 5)])
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_number_would_decide(name: str) -> None:
     f, words = REFUSED[name]

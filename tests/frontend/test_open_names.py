@@ -95,6 +95,8 @@ OPERATORS: dict[str, Callable[[Tensor], Any]] = {
     "einsum of three": lambda x: torch.einsum("bi,bj,bk->ij", x, x, x),
     "fill_diagonal_": lambda x: (x.T @ x).fill_diagonal_(7.0),
     "indices": _by_sizes,
+    "as_tensor": lambda x: torch.as_tensor([x.shape[0], x.shape[1]], dtype=x.dtype) + torch.as_tensor(x.shape[1]),
+    "asarray": lambda x: torch.asarray([x.shape[1], 0.5]) + x.new_tensor([[1], [x.shape[0]]]),
     "a list": lambda x: torch.cat([x[:1], x[-1:]] * x.shape[1], 1),
     "a list, stacked": lambda x: torch.stack([x] * (x.shape[1] + 1)),
     "max_pool1d": lambda x: F.max_pool1d(torch.cat([x, x], 1)[:, None], 2, 1),

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch._higher_order_ops.out_dtype import out_dtype
 
 import monotile
-from monotile.errors import UnsupportedOperatorError
+from monotile.errors import CaptureError, UnsupportedOperatorError
 from monotile.frontends.torch.capture import capture
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.frontend import sized
 from tests.frontend.against import Operators, check, check_operators, run
 
 aten, decomposed = torch.ops.aten, torch.ops.quantized_decomposed
@@ -238,3 +239,38 @@ def test_scales_of_channels_tokens_and_groups() -> None:
         },
         x, c, scale, zero, groups, zeros,
     )  # fmt: skip
+
+
+class FakeQuantized(nn.Module):
+    def __init__(self, *, learnt: bool = False) -> None:
+        super().__init__()
+        self.learnt = learnt
+        self.scale, self.zero = torch.tensor([0.05]), torch.tensor([3], dtype=torch.int32)
+        self.scales, self.zeros = torch.rand(5) / 9 + 0.01, torch.randint(-4, 4, (5,)).int()
+        self.fractions = torch.randn(5) * 2
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if self.learnt:
+            return (
+                torch._fake_quantize_learnable_per_tensor_affine(x, self.scale, self.fractions[:1], -8, 7, 1.0),
+                torch._fake_quantize_learnable_per_channel_affine(x, self.scales, self.fractions, 1, -8, 7, 1.0),
+            )  # fmt: skip
+        of_tensor, of_channels = torch.fake_quantize_per_tensor_affine, torch.fake_quantize_per_channel_affine  # fmt: skip
+        return (
+            of_tensor(x, 0.1, 2, -8, 7),
+            of_tensor(x, self.scale, self.zero, 0, 255),
+            of_channels(x, self.scales, self.zeros, 1, -128, 127),
+            of_channels(x, self.scales, self.fractions, 1, -8, 7),
+        )
+
+
+def test_fake_quantized() -> None:
+    def args(n: int) -> tuple[Tensor, ...]:
+        return (torch.randn(n, 5),)
+
+    for learnt in (False, True):
+        check(FakeQuantized(learnt=learnt), args(6))
+    dim = torch.export.Dim("n", min=1, max=9)
+    sized.check(FakeQuantized(), args, ({0: dim},), [(1,), (4,), (9,)])
+    with pytest.raises(CaptureError, match=r"test_quantized.*leave the size out of dynamic_shapes"):
+        capture(FakeQuantized(learnt=True), args(6), dynamic_shapes=({0: dim},))

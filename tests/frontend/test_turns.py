@@ -1,5 +1,7 @@
 """Python loops that take as many turns as a size of the call says: one Program for all sizes, beside PyTorch."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch.export import Dim
 
 import monotile
 from monotile.config import Options
+from monotile.errors import InputError
 from monotile.frontends.torch.capture import capture
 from monotile.ir.program import Compute, Loop
 from monotile.pipeline import for_target, schedule, transform
@@ -39,6 +42,7 @@ from tests.frontend.turn_networks import (
     Kept,
     Last,
     Listed,
+    Recurrent,
     Selective,
     Stacks,
     Tuple,
@@ -75,6 +79,26 @@ def test_other_sizes() -> None:
     batch = Dim("batch", max=3)
     sizes = [(1, 1, 1), (3, 1, 5), (2, 3, 2), (2, 6, 5), (3, 7, 1), (1, 7, 5)]
     check(Decoder(), make, ({0: batch, 1: LENGTH}, {0: batch, 1: Dim("states", max=5)}), sizes)
+
+
+class Between(Recurrent):
+    """A slice of one of another tensor, which is as long, and one that may be longer."""
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Any:
+        h = torch.zeros(2, WIDTH)
+        for t in range(x.shape[1]):
+            h = self.step(x[:, t], h) * y[:, t : t + 1] + z[:, t : t + 1]
+        return h
+
+
+def test_slices_of_others() -> None:
+    def make(n: int, m: int) -> tuple[Tensor, ...]:
+        return sequence(n)[0], torch.randn(2, n), torch.randn(2, m)
+
+    shapes = ({1: LENGTH}, {1: LENGTH}, {1: Dim("longer", max=9)})
+    sized = check(Between(), make, shapes, [(1, 1), (3, 5), (7, 9), (4, 4)])
+    with pytest.raises(InputError, match="4"):
+        sized(*make(5, 4))
 
 
 @pytest.mark.parametrize(

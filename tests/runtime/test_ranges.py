@@ -121,6 +121,23 @@ def test_padded_only_where_it_is_needed() -> None:
     check(compiled(f, 6), f, range(1, 13))
 
 
+def test_windows_of_two_sizes() -> None:
+    """Padded to multiples of three both ways: where columns are, rows may be or not."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        rows, columns = x.shape
+        right, below = -columns % 3, -rows % 3
+        whole = F.pad(x, (0, right, 0, below)) if right > 0 or below > 0 else x * 1
+        found = whole.view(whole.shape[0] // 3, 3, -1, 3).softmax(1).flatten(2).flatten(0, 1)
+        return found[:rows, :columns]
+
+    x = torch.randn(7, 8)
+    fast = monotile.compile(Of(f), (x,), target="cpu", dynamic_shapes=({0: ROWS, 1: Dim("columns", max=13)},))  # fmt: skip
+    for n, m in ((1, 2), (7, 7), (7, 12), (12, 9), (11, 3), (12, 6), (3, 13)):
+        x = torch.randn(n, m)
+        torch.testing.assert_close(fast(x), f(x))
+
+
 def test_bags() -> None:
     table = torch.randn(9, 3)
 

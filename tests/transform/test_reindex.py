@@ -4,7 +4,7 @@ import numpy as np
 
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, Unary, idx
+from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Tensor, Unary, const, idx
 from monotile.ir.printer import show_statement
 from monotile.ir.program import Compute, Program, compute
 from monotile.ir.verify import verify
@@ -49,6 +49,17 @@ def test_windows_are_put_back_by_the_product() -> None:
     values = {t.name: rng.integers(-4, 4, t.shape).astype(np.float32) for t in (X, W)}
     np.testing.assert_array_equal(evaluate(new, values)[0], evaluate(program, values)[0])
     assert reindex_reductions(new) is new
+
+
+def test_what_is_read_under_a_condition_may_lie_outside() -> None:
+    """As where a row is moved by one: `torch.cat([zeros, p], 1).view(...)[1:]`."""
+    y = compute(
+        Tensor("y", (4, 4, 5), F32),
+        lambda i, j, k: Select(op("lt", idx(0), j), Load(P.out, (i, op("sub", j, 1), k)), const(0.0, F32)),
+    )  # fmt: skip
+    program = Program((X, W), (), (P, y), (y.out,))
+    verify(program)
+    assert reindex_reductions(program) is program
 
 
 def test_what_others_read_or_keep_stays() -> None:

@@ -102,6 +102,14 @@ _ADVICE = (
         "the model does something else for this number, or takes no other: give an example of another size, or leave the size out of dynamic_shapes",
     ),
     (
+        "DynamicOutputShapeException: ",
+        "the operator's shapes depend on data: move it out of the model, or write it with operators whose shapes do not",
+    ),
+    (
+        "UnsupportedOperatorException: ",
+        "PyTorch does not know the operator's shapes where a size is open: leave the size out of dynamic_shapes, or write it with other operators",
+    ),
+    (
         "Unsupported dtype BFloat16",
         "PyTorch has no Fourier transform of bfloat16: transform x.float(), and convert the result",
     ),
@@ -149,7 +157,9 @@ def export(
             where = raised_at(e) or (found.equal if is_violation(e) else "")
             reason = _reason(text)
             advice = "".join(
-                f". {more[0].upper()}{more[1:]}" for sign, more in _ADVICE if sign in text
+                f". {more[0].upper()}{more[1:]}"
+                for sign, more in _ADVICE
+                if sign in f"{type(e).__name__}: {text}"
             )
             advice += keys.advice()
             raise CaptureError(

@@ -27,11 +27,14 @@ def settle(where: Settling) -> Method:
         anchor = where.anchor
         assert isinstance(anchor, Compute)
         site, lines = view.site(where.step), Lines(view)
-        left, right = tile_sides(tiles_of(site, anchor, m), lines)
-        m = msgspec.structs.replace(m, left=left, right=right)
-        m = msgspec.structs.replace(m, sums=_sums(where, m))
+        for _ in range(3):  # one block may lie so that it is read in place, where several do not
+            before, (left, right) = m, tile_sides(tiles_of(site, anchor, m), lines)
+            m = msgspec.structs.replace(m, left=left, right=right, sums=None)
+            m = msgspec.structs.replace(m, sums=_sums(where, m))
+            if m == before:
+                break
         tiles = tiles_of(site, anchor, m)
-        ahead = asked(tiles, first_sides(tiles, lines)[1], right.copy)
+        ahead = asked(tiles, first_sides(tiles, lines)[1], m.right.copy)
         own = (Prefetch("own", "block"),) if tiles.at_once else ()
         return msgspec.structs.replace(m, prefetch=(*ahead, *own))
     left, right = exact_sides(where.step, view)

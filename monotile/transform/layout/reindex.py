@@ -146,7 +146,8 @@ def _place(p: Compute, reader: Compute) -> tuple[Expr, ...] | None:
 
 
 def _rearranges(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
-    """Whether `index` is a rearrangement of all of `p` along leading axes. The last dimension stays, to keep loads along it coalesced."""
+    """Whether `index` is a rearrangement of all of `p` along leading axes. The last dimension stays, to keep loads along it coalesced. It is not where it
+    leaves `p`, as under a condition it may."""
     if index[-1] != reader.axes[-1] or p.out.shape[-1] != reader.axes[-1].extent:
         return False
     leading, last = reader.axes[:-1], reader.axes[-1]
@@ -160,7 +161,10 @@ def _rearranges(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
     where = np.zeros((), np.int64)
     evaluation = Evaluation({}, points, "")
     for i, n in zip(index[:-1], extents, strict=True):
-        where = where * n + evaluation.index(i, n, None, p.out.name)
+        found = evaluation.value(i, None)
+        if ((found < 0) | (found >= n)).any():
+            return False
+        where = where * n + found
     shape = tuple(a.extent for a in leading)
     return np.unique(np.broadcast_to(where, shape)).size == prod(extents)
 

@@ -2,7 +2,8 @@
 
 A length of up to DENSE elements is one product with the whole matrix; so is a prime of up to PRIME. Others are split as n = n1 n2 (Cooley and
 Tukey, 1965): a product over n1, a factor for each element, and a product over n2, each split again where it is long. What is left has a
-prime factor over PRIME and becomes a convolution with a chirp (Bluestein, 1970), by transforms of a length that has none.
+prime factor over PRIME and becomes a convolution with a chirp (Bluestein, 1970), by transforms of a length that has none. A length that a call
+decides is one product.
 
 A transform of real numbers leaves out the products with their imaginary parts, one-sided results the rows that nobody asks for, and a
 transform to real numbers the products for imaginary parts and the half of its input that follows from the other.
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 
 from monotile.frontends.builder import Builder, Unsupported, load, wrap
+from monotile.frontends.torch.complex.open_fourier import open_table
 from monotile.frontends.torch.complex.pair import Number, Pair
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
@@ -31,7 +33,7 @@ class Transform(msgspec.Struct, frozen=True):
     """out[k] = scale * sum over j < terms of x[j] exp(sign 2 pi i j k / n), for k < count, along one dimension.
 
     real: only the real parts of `out` are wanted. mirrored: x is the first half of a sequence x[n - j] = conj(x[j]), and the sum is over all of that;
-    the imaginary parts of x[0], and of x[n / 2], count as 0.
+    the imaginary parts of x[0], and of x[n / 2], count as 0. power: of n, which is a further factor, where a call decides n.
     """
 
     n: int
@@ -41,11 +43,12 @@ class Transform(msgspec.Struct, frozen=True):
     scale: float = 1.0
     real: bool = False
     mirrored: bool = False
+    power: float = 0.0
 
 
 def _c2c(b: Builder, x: Pair, dims: Sequence[int], normalization: int, forward: bool) -> Pair:
     for d, n in _extents(x, dims):
-        one = Transform(n, -1 if forward else 1, n, n, _scale(normalization, n))
+        one = Transform(n, -1 if forward else 1, n, n, **_scale(normalization, n))
         x = _both(_along(b, x, d, one))
     return x
 
@@ -53,7 +56,7 @@ def _c2c(b: Builder, x: Pair, dims: Sequence[int], normalization: int, forward: 
 def _r2c(b: Builder, x: Tensor, dims: Sequence[int], normalization: int, onesided: bool) -> Pair:
     *others, (d, n) = _extents(x, dims)
     count = n // 2 + 1 if onesided else n
-    half = _both(_along(b, x, d, Transform(n, -1, n, count, _scale(normalization, n))))
+    half = _both(_along(b, x, d, Transform(n, -1, n, count, **_scale(normalization, n))))
     return _c2c(b, half, [d for d, _ in others], normalization, forward=True)
 
 
@@ -63,24 +66,20 @@ def _c2r(b: Builder, x: Pair, dims: Sequence[int], normalization: int, last: int
     if held < last // 2 + 1:
         raise Unsupported(f"{last} elements of {held}")
     one = Transform(
-        last, 1, last // 2 + 1, last, _scale(normalization, last), real=True, mirrored=True
+        last, 1, last // 2 + 1, last, real=True, mirrored=True, **_scale(normalization, last)
     )
     return _along(b, half, d, one)[0]
 
 
-def _scale(normalization: int, n: int) -> float:
-    return (1.0, n**-0.5, 1.0 / n)[normalization]
+def _scale(normalization: int, n: int) -> dict[str, Any]:
+    if isinstance(n, Symbolic):
+        return {"power": (0.0, -0.5, -1.0)[normalization]}
+    return {"scale": (1.0, n**-0.5, 1.0 / n)[normalization]}
 
 
 def _extents(x: Number, dims: Sequence[int]) -> list[tuple[int, int]]:
-    """Dimensions and their extents. Raises Unsupported for one that a call decides."""
-    found = [(d, x.shape[d]) for d in (wrap(d, len(x.shape)) for d in dims)]
-    for d, n in found:
-        if isinstance(n, Symbolic):
-            raise Unsupported(
-                f"along dimension {d}, of a size that the call decides: fix it, or pass n"
-            )
-    return found
+    """Dimensions and their extents."""
+    return [(d, x.shape[d]) for d in (wrap(d, len(x.shape)) for d in dims)]
 
 
 Parts = tuple[Tensor, Tensor | None]  # without imaginary parts where all are 0, or not wanted
@@ -111,7 +110,7 @@ def _transformed(b: Builder, x: Parts, d: int, t: Transform) -> Parts:
 
 def _factor(n: int) -> int:
     """By what a length is divided: n for one product, 0 for a chirp."""
-    if n <= DENSE or (n <= PRIME and _is_prime(n)):
+    if isinstance(n, Symbolic) or n <= DENSE or (n <= PRIME and _is_prime(n)):
         return n
     if max(_primes(n)) > PRIME:
         return 0
@@ -167,6 +166,8 @@ def _emit(b: Builder, body: Callable[[tuple[Expr, ...]], Expr], like: Tensor, na
 
 def _table(b: Builder, t: Transform, dtype: DType) -> Pair:
     """[terms, count] of cosines and of sines."""
+    if isinstance(t.n, Symbolic):
+        return open_table(b, t.n, t.sign, (t.terms, t.count), t.power, t.mirrored, dtype)
 
     def make() -> Array:
         found = _roots(np.outer(np.arange(t.terms), np.arange(t.count)), t.n, t.sign) * t.scale

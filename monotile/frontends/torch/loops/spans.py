@@ -178,8 +178,8 @@ def _places(part: slice, size: Any) -> torch.Tensor:
     length = last.offset - first.offset
     if first.base is not last.base or not isinstance(length, int) or length < 1:
         raise _refused()
-    within = statically_known_true(first.low >= 0) and statically_known_true(last.high <= size)
-    if not within:
+    # Of two dimensions that are one size nothing is known before they are asked about, which is then a condition on calls.
+    if not (statically_known_true(first.low >= 0) and last.high <= size):
         raise _refused()
     return part.start.reshape(1) + torch.arange(length) if length > 1 else part.start.reshape(1)
 

@@ -199,7 +199,7 @@ class Turns:
         try:
             return held.changed(names)
         except KeyError:
-            raise self.refusal("its body removes items of a list, dictionary or set") from None
+            raise self.refusal("its body removes items of a list, dictionary or set: keep a fixed number of tensors, or leave the size out of dynamic_shapes") from None  # fmt: skip
 
     def _is_settled_late(self, place: Place) -> bool:
         """Whether a place is otherwise before the first turn than before the others."""

@@ -16,8 +16,10 @@ def identity(b: Builder, x: Tensor, *_: object, **__: object) -> Tensor:
     return x
 
 
-def convert(b: Builder, x: Tensor, *_: object, **__: object) -> Tensor:
-    """To the type that PyTorch says the result has."""
+def convert(b: Builder, x: Tensor | float, *_: object, **__: object) -> Tensor:
+    """To the type that PyTorch says the result has. x: a number where a derivative is traced that PyTorch has as a tensor."""
+    if not isinstance(x, Tensor):
+        return b.result(lambda *_: const(x, b.dtype))
     return x if x.dtype is b.dtype else b.result(lambda *i: encoded(load(x, i), b.dtype))
 
 

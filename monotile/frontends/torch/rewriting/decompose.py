@@ -18,6 +18,7 @@ from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.rewriting.autocast import within
 from monotile.frontends.torch.rewriting.backward import DECOMPOSITIONS
+from monotile.frontends.torch.rewriting.fake_quantizing import FAKE_QUANTIZED
 from monotile.frontends.torch.rewriting.fast_paths import decompositions
 from monotile.frontends.torch.rewriting.foreach import decompositions_of_lists
 from monotile.frontends.torch.rewriting.in_place import without_updates
@@ -46,6 +47,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         table.update(decompositions())
         table.update(DECOMPOSITIONS)
         table.update(decompositions_of_lists())
+        table.update(FAKE_QUANTIZED)
         table[torch.ops.aten.linalg_matrix_exp.default] = matrix_exponential
         table[torch.ops.aten.linalg_pinv.atol_rtol_tensor] = pseudoinverse
         table.update(decompositions_in(exported.graph_module))
@@ -114,13 +116,14 @@ def as_buffers(exported: ExportedProgram) -> Generator[None, None, None]:
 
 @contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Suppresses the exporter's warnings about itself and about nn.LSTM, and the graph that it prints when it fails. Its
-    exception has the reason."""
-    shapes = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    """Suppresses the exporter's warnings about itself and about nn.LSTM, and the graph and the traceback that it prints when it fails, as for
+    sizes that are tried. Its exception has the reason."""
+    shapes, meta = (logging.getLogger(f"torch.{n}") for n in ("fx.experimental.symbolic_shapes", "_subclasses.fake_tensor"))  # fmt: skip
     with (
         warnings.catch_warnings(),
         patch("torch.export._trace.print", _nothing, create=True),
         patch.object(shapes, "disabled", True),
+        patch.object(meta, "disabled", True),
     ):
         warnings.filterwarnings("ignore", "The tensor attributes? .*assigned during export")
         for kind in (FutureWarning, DeprecationWarning):

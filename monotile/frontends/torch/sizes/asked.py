@@ -93,6 +93,8 @@ def asked() -> Generator[Asked]:
 
     def number(name: str) -> Any:
         def made(node: SymNode, file: str, line: int) -> float:
+            if isinstance(node.expr, sympy.Symbol):
+                found.equal = _line()
             answer = numbers[name](node, file, line)
             found.hear(node, answer)
             return answer

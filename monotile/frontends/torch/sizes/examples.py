@@ -25,8 +25,8 @@ def open_dims(
         given = of_torch._combine_args(model, args, dict(kwargs))  # pyright: ignore[reportPrivateUsage]
         of = given if isinstance(shapes, dict) else type(shapes)(given.values())
         of_torch._tree_map_with_path(look, of, shapes)  # pyright: ignore[reportPrivateUsage]
-    except (TypeError, ValueError, AttributeError):
-        return None
+    except (TypeError, ValueError, AttributeError, AssertionError):
+        return None  # and torch.export says what does not fit
     return found
 
 

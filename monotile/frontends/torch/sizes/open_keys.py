@@ -1,7 +1,7 @@
 """Sizes that a call decides as keys of dictionaries and in texts: `if n not in self.tables: self.tables[n] = ...`, `f"mask_{n}"`, `functools.cache`.
 
 A size has no number here, so it is another key than each number, and its text is its name. For what is kept for the next time that is as good. What
-else a text decides shows where the model is traced again with the text of the example's number (`Keys.numbers`): then the graph is another one. A
+else a text decides shows where the model is traced again with the text of the example's number, and of each that it may know (`texts.py`): then the graph is another one. A
 dictionary or set that nothing is put into where it is asked is refused, as it may have entries for numbers.
 """
 
@@ -9,7 +9,7 @@ import ast
 import linecache
 import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -24,9 +24,11 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError
 from monotile.frontends.torch.loops.stacked import is_open
 from monotile.frontends.torch.origin import describe_frame, is_users
+from monotile.frontends.torch.sizes.texts import Text, candidates, text_of
 from monotile.frontends.torch.tracing.unchanged import containers_of, modules_of, put_back
 
 _ASKS = ("get", "pop", "count", "index", "hash", "set", "frozenset", "dict", "sorted")
+_NAME = "size_of_dynamic_shapes_"  # longer than any number
 _NUMBERED = re.compile(r"\d").search
 _SUBSTITUTE = "compute with tensors, or leave this size out of dynamic_shapes"
 
@@ -36,18 +38,20 @@ class Keys:
 
     def __init__(self) -> None:
         self.at = self.asked = ""
-        self._numbers = False
+        self._made: dict[tuple[CodeType, int, str], Text | None] = {}
+        self._numbers: Mapping[str, int] | None = (
+            None  # the texts of sizes; of others the example's
+        )
 
     @contextmanager
     def heard(self) -> Generator[None]:
         text, hashed = torch.SymInt.__repr__, torch.SymInt.__hash__
 
         def repr_(x: torch.SymInt) -> str:
-            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            if not is_users(frame.f_code.co_filename) or not is_open(x):
-                return text(x)
-            self.at = self.at or describe_frame(frame)
-            return str(x.node.hint) if self._numbers else text(x)
+            return self._text(x, sys._getframe(1)) or text(x)  # pyright: ignore[reportPrivateUsage]
+
+        def format_(x: torch.SymInt, how: str) -> str:
+            return format(self._text(x, sys._getframe(1), how) or text(x), "" if how else how)  # pyright: ignore[reportPrivateUsage]
 
         def hash_(x: torch.SymInt) -> int:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -60,9 +64,24 @@ class Keys:
 
         with (
             patch.object(torch.SymInt, "__repr__", repr_),
+            patch.object(torch.SymInt, "__format__", format_),
             patch.object(torch.SymInt, "__hash__", hash_),
         ):
             yield
+
+    def _text(self, x: torch.SymInt, frame: FrameType, how: str = "") -> str | None:
+        """What the model is told, formatted so; None where it is not a model's code that asks, or for a size that is known."""
+        if not is_users(frame.f_code.co_filename) or not is_open(x):
+            return None
+        self.at = self.at or describe_frame(frame)
+        expr = str(x.node.expr)
+        if self._numbers is not None:
+            return format(self._numbers.get(expr, x.node.hint), how)
+        place = frame.f_code, frame.f_lasti, expr
+        if place not in self._made:
+            node, tree = _asking(frame.f_code, frame.f_lasti), _tree(frame.f_code.co_filename)
+            self._made[place] = text_of(x, frame, node, tree)
+        return f"{_NAME}{expr}"
 
     def check(
         self,
@@ -71,18 +90,33 @@ class Keys:
         again: Callable[[], ExportedProgram],
     ) -> None:
         """Raises CaptureError where a text decides what `exported`, of `model`, is. again: exports it once more."""
-        if not self.at:
+        made = [x for x in self._made.values() if x is not None]
+        if not made:
             return
-        self._numbers = True
+        tries = candidates(made, model)
+        if tries is None:
+            raise CaptureError(f"at {self.at}: the text of a size of dynamic_shapes may be compared with those of many numbers that the model holds: {_SUBSTITUTE}")  # fmt: skip
+        for numbers in ({}, *tries):
+            if not self._is_same(exported, model, again, numbers):
+                said = ", ".join(map(str, numbers.values()))
+                raise CaptureError(f"at {self.at}: the text of a size of dynamic_shapes decides what the model computes or gives{f' (as for {said})' if said else ''}, and may be that of each number in a call: {_SUBSTITUTE}")  # fmt: skip
+
+    def _is_same(
+        self,
+        exported: ExportedProgram,
+        model: torch.nn.Module,
+        again: Callable[[], ExportedProgram],
+        numbers: Mapping[str, int],
+    ) -> bool:
+        """Whether the model is the same with texts of these numbers."""
+        self._numbers = numbers
         try:
             with _without_kept(model):
-                same = _is_same(exported, again())
+                return _is_same(exported, again())
         except Exception:
-            same = False
+            return False
         finally:
-            self._numbers = False
-        if not same:
-            raise CaptureError(f"at {self.at}: the text of a size of dynamic_shapes decides what the model computes or gives, and may be that of each number in a call: {_SUBSTITUTE}")  # fmt: skip
+            self._numbers = None
 
     def advice(self) -> str:
         """For the message of an error."""

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.loops.stacked import is_open
+from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
 
 
 def opened(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -28,6 +30,18 @@ def _linspace(
     step = (end - start) / last.clamp(min=1)
     ahead = ((last + 1) // 2).clamp(min=1)
     return torch.where(k < ahead, start + step * k, end - step * (last - k))
+
+
+def _as_tensor(data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:
+    """PyTorch's own makes numbers of sizes; what its tracer has for `torch.tensor` does not."""
+    leaves = pytree.tree_leaves(data)
+    if not any(map(is_open, leaves)) or any(isinstance(x, torch.Tensor) for x in leaves):
+        return None
+    return torch._refs.tensor(data, dtype=dtype, device=device)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _new_tensor(x: torch.Tensor, data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:  # fmt: skip
+    return _as_tensor(data, dtype or x.dtype, device or x.device)
 
 
 def _combinations(
@@ -117,13 +131,30 @@ def _expr(x: Any) -> Any:
     return x.node.expr if isinstance(x, torch.SymInt) else x
 
 
+def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's own `of` computes no shapes."""
+
+    def rounded(x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor | None:
+        if named or not any(map(is_open, x.shape)):
+            return None
+        plain = (a.reshape(()) if of is fake_quantized and isinstance(a, torch.Tensor) else a for a in args)  # fmt: skip
+        return of(x, *plain)[0]
+
+    return rounded
+
+
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "linspace": _linspace,
+    "as_tensor": _as_tensor,
+    "asarray": _as_tensor,
+    "new_tensor": _new_tensor,
     "combinations": _combinations,
     "cov": _cov,
     "corrcoef": _corrcoef,
     "fill_diagonal_": _fill_diagonal,
     "one_hot": _one_hot,
+    "fake_quantize_per_tensor_affine": _rounded(fake_quantized),
+    "fake_quantize_per_channel_affine": _rounded(of_channels),
     "max_pool1d": _max_pool1d,
     "max_pool2d": _pooled("amax", 2),
     "max_pool3d": _pooled("amax", 3),

@@ -1,7 +1,7 @@
 """A model that takes only some of the sizes that were asked for, as one with `if x.shape[1] > self.most:`, is exported once more for the others."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ _MOST = 5  # further exports
 _SPANS = 3  # that are exported for each
 _NAME = re.compile(r"\b[a-z]\w*\b")
 Ends = tuple[int, int]
+_Key = tuple[Any, ...]
 
 
 class _Box(NamedTuple):
@@ -41,17 +42,22 @@ def others(
     whole = _Whole(exported, ranges_of(exported), call)
     if (asked := _asked_for(whole, model, shapes)) is None:
         return
-    todo, tried = [*_rest(whole.ranges, asked)], 0
-    while todo and tried < _MOST:
-        box, tried = todo.pop(0), tried + 1
+    todo, taken, known = [*_rest(whole.ranges, asked)], [whole.ranges], set[_Key]()
+    scattered = any(box.scattered for box in todo)
+    for _ in range(_MOST):
+        box = todo.pop(0) if todo else _left(asked, taken) if scattered else None
+        if box is None or (key := (*box.ends.items(), box.scattered)) in known:
+            return
+        known.add(key)
         try:
             found = _exported_for(whole, model, box, results)
         except CaptureError:  # what a call of that size is then told
             continue
         if found is None:
             continue
+        taken.append(_renamed(ranges_of(found), whole.ranges, box))
         if not box.scattered:
-            todo += _rest(_renamed(ranges_of(found), whole.ranges, box), box.ends)
+            todo += _rest(taken[-1], box.ends)
         yield found
 
 
@@ -104,6 +110,21 @@ def _rest(ranges: Ranges, box: Mapping[str, Ends]) -> Iterator[_Box]:
         taken[name] = min(held), max(held)
 
 
+def _left(asked: Mapping[str, Ends], taken: Sequence[Ranges]) -> _Box | None:
+    """The sizes up to the largest, of those that conditions are about, for which none of `taken` is; None where there are no such."""
+    conditions = " ".join(t for r in taken for t in r.conditions)
+    names = sorted(asked.keys() & set(_NAME.findall(conditions)))
+    own = [[*r.conditions, *(f"{low} <= {n} <= {high}" for n, low, high in r.of if n in names)] for r in taken]  # fmt: skip
+    held = " or ".join(f"({' and '.join(x) or 'True'})" for x in own)
+    ends = tuple((n, min(2, asked[n][1]), asked[n][1]) for n in names)  # of 1 others are
+    found = Ranges(ends).values(f"(({held}), {', '.join(names)})") if names else ()
+    left = [sizes for is_taken, *sizes in found if not is_taken]
+    if not left:
+        return None
+    sizes = dict(zip(names, max(left, key=sum), strict=True))
+    return _Box({**asked, **{n: (asked[n][0], k) for n, k in sizes.items()}}, scattered=True)
+
+
 def _only(text: str, name: str, ranges: Ranges) -> bool:
     """Whether a condition is of this symbol alone."""
     return bool(Ranges(tuple(x for x in ranges.of if x[0] == name)).values(text))
@@ -138,6 +159,7 @@ def _renamed(now: Ranges, whole: Ranges, box: _Box) -> Ranges:
     names = [n for n, _, _ in whole.of if box.ends[n][0] < box.ends[n][1]]
     pairs = dict(zip((n for n, _, _ in now.of), names, strict=True))
     of = tuple((pairs[n], low, high) for n, low, high in now.of)
+    of += tuple((n, *box.ends[n]) for n, _, _ in whole.of if n not in names)
     return Ranges(of, tuple(_with_names(t, pairs) for t in now.conditions))
 
 
