@@ -370,9 +370,7 @@ LOWERINGS = {
     "aten.broadcast_to": expand,
     "aten.permute": permute,
     "aten.transpose.int": transpose,
-    **dict.fromkeys(
-        (f"aten.{n}.{k}" for n in ("movedim", "moveaxis") for k in ("int", "intlist")), movedim
-    ),
+    **{f"aten.{n}.{k}": movedim for n in ("movedim", "moveaxis") for k in ("int", "intlist")},
     "aten.swapaxes.default": transpose,
     "aten.swapdims.default": transpose,
     "aten.t": matrix_transpose,
