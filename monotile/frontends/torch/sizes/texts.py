@@ -53,9 +53,8 @@ def candidates(texts: Iterable[Text], model: torch.nn.Module) -> Sequence[Mappin
     for t in texts:
         own = {s for s in t.found if t.fits is None or t.fits.search(s)} | t.names
         numbers = {k for s in own for k in _numbers(s, t)}
-        numbers |= (
-            set() if t.fits else {max(t.low, 0), t.high}
-        )  # as long, and as short, as texts of it are
+        if t.fits is None:  # the shortest, and the longest, text of it
+            numbers |= {max(t.low, 0), t.high}
         tries += [{t.expr: k} for k in sorted(numbers)]
     order = list(dict.fromkeys(t.expr for t in texts))
     ends = {t.expr: (t.low, t.high) for t in texts}

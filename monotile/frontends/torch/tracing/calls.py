@@ -19,6 +19,7 @@ class Calls(TorchFunctionMode):
     def __init__(self, *tables: Mapping[str, Instead]) -> None:
         super().__init__()
         self._instead = {name: instead for table in tables for name, instead in table.items()}
+        assert len(self._instead) == sum(map(len, tables))
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
