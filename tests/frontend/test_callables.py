@@ -92,3 +92,24 @@ def test_packed_weights_of_pytorch() -> None:
     model = torch.ao.quantization.quantize_dynamic(MODEL, {nn.Linear}, torch.qint8)
     with pytest.raises(monotile.CaptureError, match=r"torch\.ao\.quantization has packed"):
         monotile.compile(model, (X,))
+
+
+class Keywords(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: T, scale: float = 1.0, **named: T) -> T:
+        return self.layer(x) * named["mask"][:, None] * scale + named.get("shift", 0)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_sizes_of_what_comes_by_any_name_may_be_open(nested: bool) -> None:
+    model, n = Keywords().eval(), torch.export.Dim("n", min=1, max=16)
+    named = {"mask": {0: n}}
+    shapes = {"x": {0: n}, **({"named": named} if nested else named)}
+    compiled = monotile.compile(model, (X,), {"mask": X[:, 0], "shift": X[0]}, target="cpu", dynamic_shapes=shapes)  # fmt: skip
+    for count in (1, 7, 16):
+        x = torch.randn(count, 8)
+        given = {"shift": x[0], "mask": x[:, 1]}
+        torch.testing.assert_close(compiled(x, **given), model(x, **given))

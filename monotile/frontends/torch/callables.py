@@ -2,8 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
@@ -79,6 +81,29 @@ def check_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str,
             f"the example arguments do not fit {name_of(model)}{signature}: {e}."
             " Give those of a call: monotile.compile(model, (x, ...), {name: y, ...})"
         ) from None
+
+
+@contextmanager
+def keywords_by_name(
+    model: torch.nn.Module, kwargs: Mapping[str, Any], shapes: Any
+) -> Generator[Any]:
+    """Gives `shapes`, which are `dynamic_shapes`. Within, what `forward` takes as `**kwargs` are parameters of its own, by whose names there may be
+    shapes: torch.export knows none of what `**kwargs` holds."""
+    signature = _signature(model.forward)
+    rest = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD] if signature else []  # fmt: skip
+    if signature is None or not rest or not isinstance(shapes, Mapping):
+        yield shapes
+        return
+    names = [n for n in kwargs if n not in signature.parameters]
+    function = getattr(model.forward, "__func__", model.forward)
+    of_function = inspect.signature(function)
+    own = [p for p in of_function.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in names]
+    known: Mapping[str, Any] = shapes
+    within = known.get(rest[0].name) or {}
+    flat = {n: s for n, s in known.items() if n != rest[0].name}
+    with patch.object(function, "__signature__", of_function.replace(parameters=[*own, *more]), create=True):  # fmt: skip
+        yield {**dict.fromkeys(names), **flat, **within}
 
 
 def note_parameters(graph_module: fx.GraphModule, model: torch.nn.Module) -> None:

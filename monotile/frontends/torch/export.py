@@ -23,6 +23,7 @@ from monotile.frontends.torch.callables import (
     as_module,
     check_call,
     check_script,
+    keywords_by_name,
     name_of,
     note_parameters,
 )
@@ -136,7 +137,8 @@ def export(
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
     keys, numbers = Keys(), Given()
-    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.heard(model), asked() as found:  # fmt: skip
+    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.heard(model), asked() as found, \
+            keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
             exported, again = _of_example(model, args, kwargs, dynamic_shapes)
