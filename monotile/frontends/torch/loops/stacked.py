@@ -189,9 +189,9 @@ class Stacked(list[Any]):
         return Stacked(raw(self))
 
     def _ask(self, frame: FrameType) -> None:
-        open_ = Stacked.asks is not None and is_open(self.length)
-        if open_ and Stacked.asks is not None and is_users(frame.f_code.co_filename):
-            Stacked.asks(frame)
+        asks = Stacked.asks
+        if asks is not None and is_open(self.length) and is_users(frame.f_code.co_filename):
+            asks(frame)
 
     def _no(self, *_: Any, **__: Any) -> Any:
         raise _refused("this")

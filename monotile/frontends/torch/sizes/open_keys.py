@@ -39,9 +39,8 @@ class Keys:
     def __init__(self) -> None:
         self.at = self.asked = ""
         self._made: dict[tuple[CodeType, int, str], Text | None] = {}
-        self._numbers: Mapping[str, int] | None = (
-            None  # the texts of sizes; of others the example's
-        )
+        # Whose texts sizes have, and others the example's; None where all have their names.
+        self._numbers: Mapping[str, int] | None = None
 
     @contextmanager
     def heard(self) -> Generator[None]:
