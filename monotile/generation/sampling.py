@@ -1,22 +1,21 @@
 """The choice of a token, as a module that compiles like any other.
 
-Thresholds are found by narrowing a span: to count, or to add up, what lies above some bounds takes a pass over the vocabulary and no order
-of it.
+A token is drawn by the Gumbel-max trick: the argmax of logits with noise. top_k, top_p and min_p are then checked for that token alone. If one
+excludes it, it excludes all tokens that are no more likely, and the argmax of the others is next (rejection as FlashInfer samples, but with the
+same noise, so that the result is the draw from what is not excluded). A check is one pass over the vocabulary, and the first mostly passes.
 """
 
-from collections.abc import Callable
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 from monotile.frontends.torch.philox import philox
 
-WAYS, ROUNDS = (
-    8,
-    14,
-)  # parts of the span of logits, and how often one is cut so: to the last bit of float32 and beyond
+WAYS, ROUNDS = 8, 14  # parts of a span of logits, and how often it is cut, at most
+LOG2_E = 1 / math.log(2)
 PARTS = 128  # of the vocabulary, each of which has a likeliest token
 
 
@@ -37,90 +36,121 @@ def choose(
     0 for all. seed, step: scalars int64 by which the random numbers are known. The first sequence has those of one alone.
     In the order of transformers' processors: penalty, temperature, top_k, top_p, min_p.
     """
-    penalty, temperature = controls[Controls.PENALTY], controls[Controls.TEMPERATURE]
-
-    def likeliest(logits: Tensor, *_: Tensor) -> Tensor:
-        return _argmax(logits)
-
-    def drawn(
-        logits: Tensor, seen: Tensor, controls: Tensor, top_k: Tensor, seed: Tensor, step: Tensor
-    ) -> Tensor:
-        penalty, temperature = controls[Controls.PENALTY], controls[Controls.TEMPERATURE]
-        before = logits.gather(-1, seen)
-        after = torch.where(before < 0, before * penalty, before / penalty)
-        logits = logits.scatter(-1, seen, after)
-        kept = _kept(logits / torch.where(temperature > 0, temperature, 1), controls, top_k)
-        noise = -torch.log(-torch.log(uniform(seed, step, *kept.shape)))
-        noise = torch.where(temperature > 0, noise, 0)
-        return _argmax(kept + noise)  # Gumbel-max: a token with its probability
-
+    temperature, penalty = controls[Controls.TEMPERATURE], controls[Controls.PENALTY]
     given = (logits, seen, controls, top_k, seed, step)
-    return torch.cond((temperature > 0) | (penalty != 1), drawn, likeliest, given)
+    return torch.cond((temperature > 0) | (penalty != 1), _drawn, _likeliest, given)
 
 
-def _argmax(logits: Tensor) -> Tensor:
-    """The position of the greatest along the last dimension, the first of equals: of parts first, which is work for many."""
-    count = logits.shape[-1]
-    each = -(-count // PARTS)
-    padded = F.pad(logits, (0, PARTS * each - count), value=float("-inf"))
-    parts = padded.reshape(*logits.shape[:-1], PARTS, each)
-    best = parts.amax(-1).argmax(-1, keepdim=True)
-    return (best * each + parts.argmax(-1).gather(-1, best)).squeeze(-1)
+def _likeliest(logits: Tensor, *_: Tensor) -> Tensor:
+    return _argmax(logits, logits, torch.full_like(logits[..., :1], float("-inf"))).squeeze(-1)
 
 
-def _kept(logits: Tensor, controls: Tensor, top_k: Tensor) -> Tensor:
-    """`logits` with -inf in place of what top_k, top_p and min_p leave out; the likeliest stays. A bound that nobody asks for is not looked for."""
+def _drawn(
+    logits: Tensor, seen: Tensor, controls: Tensor, top_k: Tensor, seed: Tensor, step: Tensor
+) -> Tensor:
+    given = (logits, seen, controls, seed, step)
+    logits, noisy = torch.cond(controls[Controls.PENALTY] != 1, _penalised, _scaled, given)
+    token = _argmax(noisy, logits, torch.full_like(logits[..., :1], float("-inf")))
+    limited = (controls[Controls.TOP_P] < 1) | (top_k > 0) | (controls[Controls.MIN_P] > 0)
+    given = (token, logits, noisy, controls, top_k)
+    return torch.cond(limited, _not_excluded, lambda token, *_: token.clone(), given).squeeze(-1)
+
+
+def _not_excluded(
+    token: Tensor, logits: Tensor, noisy: Tensor, controls: Tensor, top_k: Tensor
+) -> Tensor:
+    """`token`, the greatest of all `noisy`, or the greatest of those that no control excludes."""
+    share = controls[Controls.TOP_P]
     most = logits.amax(-1, keepdim=True)
-    share = controls[Controls.TOP_P].clone()  # no view, for torch.cond
+    both = (top_k > 0) & (share < 1)  # top_p is a share of the probability that top_k leaves
+    floor = torch.cond(both, _kth_greatest, _lowest, (logits, most, top_k))
+    total = torch.where(logits >= floor, torch.exp(logits - most), 0).sum(-1, keepdim=True)
+    floor = torch.maximum(floor, most + torch.log(controls[Controls.MIN_P]))
+    kept = torch.where(logits >= floor, noisy, float("-inf"))
+    # A token is excluded where as many as `top_k`, or `top_p` of the probability, are above it: weights, of which `limit` excludes.
+    counted = (top_k > 0) & ~both
+    weights = torch.where(counted, 1, torch.exp2((logits - most) * LOG2_E))  # exp would be stored first, for both  # fmt: skip
+    limit = torch.where(counted, top_k, torch.where(share < 1, share * total, float("inf")))
+    steps = torch.arange(WAYS, device=most.device).to(most.dtype) / WAYS
 
-    def open_end(_: Tensor, most: Tensor, *__: Tensor) -> Tensor:
-        return torch.full_like(most, float("-inf"))
+    def goes_on(_: Tensor, __: Tensor, excluded: Tensor) -> Tensor:
+        return excluded.any()
 
-    least = torch.cond(top_k > 0, _least_of_many, open_end, (logits, most, top_k))
-    logits = torch.where(logits >= least, logits, float("-inf"))
-    least = torch.cond(share < 1, _least_of_share, open_end, (logits, most, share))
-    least = torch.maximum(least, most + torch.log(controls[Controls.MIN_P]))
-    return torch.where(logits >= least, logits, float("-inf"))
+    def tried(token: Tensor, bound: Tensor, excluded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """bound: the token's logit, or a greater one that is excluded."""
+        bounds = bound + (most - bound) * steps
+        above = torch.where(logits[..., None, :] > bounds[..., None], weights[..., None, :], 0)
+        above = above.sum(-1)
+        out = above >= limit
+        first = out[..., :1] | (bound < floor) | (logits.gather(-1, token) < bound)
+        excluded = excluded & first & (above[..., :1] > 0)
+        token = torch.where(excluded, _argmax(kept, logits, bound), token)
+        bound = torch.where(out, bounds, bound).amax(-1, keepdim=True)
+        return token, torch.maximum(logits.gather(-1, token), bound), excluded
 
-
-def _least_of_many(logits: Tensor, most: Tensor, count: Tensor) -> Tensor:
-    """The least of the `count` greatest of each row, [..., 1]."""
-
-    def many(at: Tensor) -> Tensor:
-        return (logits[..., None, :] >= at[..., None]).sum(-1) >= count
-
-    return _threshold(logits, most, many)
-
-
-def _least_of_share(logits: Tensor, most: Tensor, share: Tensor) -> Tensor:
-    """The least of the greatest that have `share` of the probability of each row, [..., 1]."""
-    weights = torch.exp(logits - most)
-    wanted = share * weights.sum(-1, keepdim=True)
-    zero = torch.zeros_like(weights)
-
-    def enough(at: Tensor) -> Tensor:
-        above = torch.where(logits[..., None, :] >= at[..., None], weights[..., None, :], zero[..., None, :])  # fmt: skip
-        return above.sum(-1) >= wanted
-
-    return _threshold(logits, most, enough)
+    first = token.clone(), logits.gather(-1, token), torch.ones_like(token, dtype=torch.bool)
+    return while_loop(goes_on, tried, first)[0]
 
 
-def _threshold(logits: Tensor, most: Tensor, enough: Callable[[Tensor], Tensor]) -> Tensor:
-    """The greatest bound above which `enough` lies, of each row. enough: of bounds [..., n]."""
-    finite = torch.where(torch.isinf(logits), most, logits)
-    steps = torch.arange(1, WAYS, device=most.device).to(most.dtype) / WAYS
+def _scaled(
+    logits: Tensor, _: Tensor, controls: Tensor, seed: Tensor, step: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Logits by the temperature, and those with noise, by which the greatest comes with its probability."""
+    temperature = controls[Controls.TEMPERATURE]
+    noise = -torch.log(-torch.log(uniform(seed, step, *logits.shape)))
+    logits = logits / torch.where(temperature > 0, temperature, 1)
+    return logits, logits + torch.where(temperature > 0, noise, 0)
 
-    def narrowed(span: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = span[0], span[1]
-        between = low + (high - low) * steps
-        there = enough(between)
-        low = torch.where(there, between, low).amax(-1, keepdim=True)
-        high = torch.where(there, high, between).amin(-1, keepdim=True)
-        return torch.stack((low, high)), low
 
-    begin = torch.stack((finite.amin(-1, keepdim=True), most))
-    span, _ = scan(narrowed, begin, torch.zeros(ROUNDS, device=most.device))
-    return torch.where(enough(span[1]), span[1], span[0])
+def _penalised(
+    logits: Tensor, seen: Tensor, controls: Tensor, seed: Tensor, step: Tensor
+) -> tuple[Tensor, Tensor]:
+    penalty, before = controls[Controls.PENALTY], logits.gather(-1, seen)
+    after = torch.where(before < 0, before * penalty, before / penalty)
+    return _scaled(logits.scatter(-1, seen, after), seen, controls, seed, step)
+
+
+def _argmax(x: Tensor, logits: Tensor, bound: Tensor) -> Tensor:
+    """The position of the greatest of `x` where `logits` are above `bound`, [..., 1], the first of equals: of parts first, which is work for many."""
+    x, logits, bound = _parts(x), _parts(logits), bound[..., None]
+    best = torch.where(logits > bound, x, float("-inf")).argmax(-1, keepdim=True)
+    values = torch.where(logits.gather(-1, best) > bound, x.gather(-1, best), float("-inf"))
+    part = values.squeeze(-1).argmax(-1, keepdim=True)
+    return part * x.shape[-1] + best.squeeze(-1).gather(-1, part)
+
+
+def _parts(x: Tensor) -> Tensor:
+    """[..., n] as [..., PARTS, n / PARTS], with -inf behind."""
+    each = -(-x.shape[-1] // PARTS)
+    padded = F.pad(x, (0, PARTS * each - x.shape[-1]), value=float("-inf"))
+    return padded.reshape(*x.shape[:-1], PARTS, each)
+
+
+def _lowest(_: Tensor, most: Tensor, __: Tensor) -> Tensor:
+    return torch.full_like(most, float("-inf"))
+
+
+def _kth_greatest(logits: Tensor, most: Tensor, count: Tensor) -> Tensor:
+    """A bound that the `count` greatest of each row are not below, [..., 1], and only what equals the least of them."""
+    lowest = torch.where(torch.isinf(logits), most, logits).amin(-1, keepdim=True)
+    steps = torch.arange(WAYS + 1, device=most.device).to(most.dtype) / WAYS
+
+    def goes_on(turn: Tensor, _: Tensor, found: Tensor) -> Tensor:
+        return (turn < ROUNDS) & ~found.all()
+
+    def narrowed(turn: Tensor, bounds: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """bounds: [..., WAYS + 1]: the first has `count` logits at or above it, the last fewer."""
+        between = bounds[..., 1:-1]
+        many = (logits[..., None, :] >= between[..., None]).sum(-1)
+        low = torch.where(many >= count, between, bounds[..., :1]).amax(-1, keepdim=True)
+        high = torch.where(many >= count, bounds[..., -1:], between).amin(-1, keepdim=True)
+        found = (many == count).any(-1, keepdim=True)
+        return turn + 1, low + (high - low) * steps, found
+
+    over = most + (most - lowest + most.abs()) * 2.0**-20
+    bounds = lowest + (over - lowest) * steps
+    begin = torch.zeros_like(count), bounds, torch.zeros_like(most, dtype=torch.bool)
+    return while_loop(goes_on, narrowed, begin)[1][..., :1].contiguous()
 
 
 def uniform(seed: Tensor, step: Tensor, *shape: int) -> Tensor:

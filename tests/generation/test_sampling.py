@@ -1,10 +1,16 @@
 """The choice of a token: its random numbers, what each control leaves, and how often each token comes."""
 
 import math
+import random
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 import monotile
 from monotile.generation.sampling import Controls, bits, choose, uniform
@@ -57,6 +63,27 @@ def test_what_each_control_leaves() -> None:
     assert kept(logits, controls(min_p=float(p[18] / p[19]) - 1e-4), 0) == {18, 19}
     assert len(kept(logits, controls(temperature=4.0), 0)) == 20
     assert kept(logits, controls(temperature=0.0), 0) == {19}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_draw_is_from_what_transformers_keeps(rows: int) -> None:
+    """The noise decides among those that its processors leave, one after the other."""
+    torch.manual_seed(3)
+    draw, shape = random.Random(3), (rows, 2000)
+    ids = torch.zeros(rows, 1, dtype=torch.int64)
+    for n in range(40):
+        logits = torch.randn(shape) * draw.choice((0.1, 1.0, 8.0))
+        logits[torch.rand(shape) < 0.1] = float("-inf")
+        t, p, m = draw.choice((0.5, 1.0, 3.0)), draw.choice((1.0, 0.3, 0.95)), draw.choice((0.0, 0.02))  # fmt: skip
+        k = draw.choice((0, 1, 50, 1999, 3000))
+        scores: Tensor = logits / t
+        if k > 0:
+            scores = TopKLogitsWarper(k)(ids, scores)
+        scores = MinPLogitsWarper(m)(ids, TopPLogitsWarper(p)(ids, scores))
+        right = (scores - torch.log(-torch.log(uniform(number(7), number(n), *shape)))).argmax(-1)
+        given = (logits, ids) if rows > 1 else (logits[0], ids[0])
+        found = choose(*given, controls(t, p, m), number(k), number(7), number(n))
+        assert torch.equal(found.reshape(rows), right), (n, t, p, m, k)
 
 
 def test_the_penalty_is_for_what_was_seen() -> None:
