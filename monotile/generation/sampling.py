@@ -50,23 +50,23 @@ def _drawn(
 ) -> Tensor:
     given = (logits, seen, controls, seed, step)
     logits, noisy = torch.cond(controls[Controls.PENALTY] != 1, _penalised, _scaled, given)
-    token = _argmax(noisy, logits, torch.full_like(logits[..., :1], float("-inf")))
-    limited = (controls[Controls.TOP_P] < 1) | (top_k > 0) | (controls[Controls.MIN_P] > 0)
-    given = (token, logits, noisy, controls, top_k)
+    most = logits.amax(-1, keepdim=True)
+    below = _before(most + torch.log(controls[Controls.MIN_P]))
+    token = _argmax(noisy, logits, below)
+    limited = (controls[Controls.TOP_P] < 1) | (top_k > 0)
+    given = (token, logits, noisy, most, below, controls, top_k)
     return torch.cond(limited, _not_excluded, lambda token, *_: token.clone(), given).squeeze(-1)
 
 
 def _not_excluded(
-    token: Tensor, logits: Tensor, noisy: Tensor, controls: Tensor, top_k: Tensor
-) -> Tensor:
-    """`token`, the greatest of all `noisy`, or the greatest of those that no control excludes."""
+    token: Tensor, logits: Tensor, noisy: Tensor, most: Tensor, below: Tensor, controls: Tensor, top_k: Tensor
+) -> Tensor:  # fmt: skip
+    """The position of the greatest of `noisy` that neither top_k nor top_p excludes. token: of all whose logits are above `below`."""
     share = controls[Controls.TOP_P]
-    most = logits.amax(-1, keepdim=True)
     both = (top_k > 0) & (share < 1)  # top_p is a share of the probability that top_k leaves
-    floor = torch.cond(both, _kth_greatest, _lowest, (logits, most, top_k))
-    total = torch.where(logits >= floor, torch.exp(logits - most), 0).sum(-1, keepdim=True)
-    floor = torch.maximum(floor, most + torch.log(controls[Controls.MIN_P]))
-    kept = torch.where(logits >= floor, noisy, float("-inf"))
+    least = torch.cond(both, _kth_greatest, _lowest, (logits, most, top_k))
+    below = torch.maximum(below, _before(least))
+    total = torch.where(logits >= least, torch.exp(logits - most), 0).sum(-1, keepdim=True)
     # A token is excluded where as many as `top_k`, or `top_p` of the probability, are above it: weights, of which `limit` excludes.
     counted = (top_k > 0) & ~both
     weights = torch.where(counted, 1, torch.exp2((logits - most) * LOG2_E))  # exp would be stored first, for both  # fmt: skip
@@ -82,9 +82,10 @@ def _not_excluded(
         above = torch.where(logits[..., None, :] > bounds[..., None], weights[..., None, :], 0)
         above = above.sum(-1)
         out = above >= limit
-        first = out[..., :1] | (bound < floor) | (logits.gather(-1, token) < bound)
+        first = out[..., :1] | (bound <= below) | (logits.gather(-1, token) < bound)
         excluded = excluded & first & (above[..., :1] > 0)
-        token = torch.where(excluded, _argmax(kept, logits, bound), token)
+        following = _argmax(noisy, logits, torch.maximum(bound, below))
+        token = torch.where(excluded, following, token)
         bound = torch.where(out, bounds, bound).amax(-1, keepdim=True)
         return token, torch.maximum(logits.gather(-1, token), bound), excluded
 
@@ -124,6 +125,11 @@ def _parts(x: Tensor) -> Tensor:
     each = -(-x.shape[-1] // PARTS)
     padded = F.pad(x, (0, PARTS * each - x.shape[-1]), value=float("-inf"))
     return padded.reshape(*x.shape[:-1], PARTS, each)
+
+
+def _before(x: Tensor) -> Tensor:
+    """The greatest number below each."""
+    return torch.nextafter(x, torch.full_like(x, float("-inf")))
 
 
 def _lowest(_: Tensor, most: Tensor, __: Tensor) -> Tensor:

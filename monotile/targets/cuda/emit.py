@@ -45,9 +45,9 @@ from monotile.targets.cuda.supply import write_supply
 from monotile.targets.target import Target
 
 ENTRY = "monotile_kernel"
-# Functions of a kernel from which on each is compiled by itself and called: ptxas's time grows faster than a body of code, but calls
-# take time (docs/measurements.md). Those of a kernel with a ring are small, and threads do not take over registers where functions are linked.
-SEPARATE, STREAMING = 44, 160
+# Characters of all stages up to which the kernel is compiled as one function. Machine code of a function by itself is a quarter longer, as
+# ptxas cannot know that its warps arrive together, but ptxas takes a third of the time for it (docs/measurements.md).
+WHOLE = 260_000
 WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # of which a function has wgmma
 UNIT = 16  # functions that are compiled together, where each is by itself: reading the headers takes as long as a small function
 APART = """\
@@ -71,14 +71,13 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
 
 
 def settle(program: Program, plan: Plan, target: Target, options: Options) -> tuple[Plan, Source]:
-    """`plan` with `Launch.functions` and `Launch.index_bits`, and its source. How many functions there are is known once they are written, as
+    """`plan` with `Launch.functions` and `Launch.index_bits`, and its source. How long the functions are is known once they are written, as
     those with the same text are one; so is whether all indices fit 32 bits. Only where they need others than `plan` says, all is written again."""
     emitter = CudaEmitter(program, plan, target, options)
     emitter.write_stages()
     emitter.join(lean=plan.launch.functions == "separate")
-    count = len(list(emitter.functions))
-    separate = count >= (STREAMING if plan.launch.ring else SEPARATE)
-    functions: Functions = "separate" if separate else "inlined"
+    length = sum(len(f.body) for f in emitter.functions)
+    functions: Functions = "inlined" if length <= WHOLE else "separate"
     text = emitter.source(functions)
     bits = 64 if emitter.overflow else 32
     launch = msgspec.structs.replace(plan.launch, functions=functions, index_bits=bits)
