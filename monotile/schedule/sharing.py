@@ -26,7 +26,7 @@ def share_workers(tree: Tree, context: Context) -> Tree:
             out.append(_inside(run, context))
             made = frozenset()
             continue
-        done = _side_by_side(run, context)
+        done = _shared(run, context)
         out += sorted(done, key=lambda d: -d.seconds if d.group.reads & made else 0.0)
         made = frozenset[str]().union(*(d.group.tensors for d in run))
     return tuple(out)
@@ -38,6 +38,12 @@ def _inside(node: Nest | Fork, context: Context) -> Nest | Fork:
             return Nest(loop, share_workers(body, context))
         case Fork(branch):
             return Fork(branch, *(share_workers(side, context) for side in node.sides))
+
+
+def _shared(run: list[Draft], context: Context) -> list[Draft]:
+    """`_side_by_side`, once for each run: Programs that are compared differ in few of them. The value keeps the drafts, by whose identities it is found."""
+    key = ("side by side", *map(id, run))
+    return context.memo.once(key, lambda: (run, _side_by_side(run, context)))[1]
 
 
 def _side_by_side(run: list[Draft], context: Context) -> list[Draft]:

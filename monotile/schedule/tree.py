@@ -47,8 +47,11 @@ TRIPS = 16  # iterations that the cost model counts of a loop that may end early
 
 
 def build(program: Program, context: Context) -> Tree:
-    """Group the statements into stages and cut every stage into tasks."""
-    return _Building(program, context).level(program.body)
+    """Group the statements into stages and cut every stage into tasks. Once for each Program: passes compare a candidate with the one that they have kept,
+    and later passes begin with that."""
+    return context.memo.once(
+        ("built", program), lambda: _Building(program, context).level(program.body)
+    )
 
 
 class _Building:

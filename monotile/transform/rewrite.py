@@ -67,4 +67,6 @@ def map_carried(s: Loop, f: Callable[[Tensor], Tensor]) -> Loop:
         for c in s.carried
     )
     stacked = tuple(msgspec.structs.replace(k, value=f(k.value), out=f(k.out)) for k in s.stacked)
+    if carried == s.carried and stacked == s.stacked:
+        return s
     return msgspec.structs.replace(s, carried=carried, stacked=stacked)

@@ -8,7 +8,7 @@ from monotile.kernels.common.cost import ROUNDING
 from monotile.kernels.common.product import product
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import single
-from monotile.kernels.matmul.blocks import blocks
+from monotile.kernels.matmul.blocks import blocks, ways
 from monotile.kernels.matmul.cost import block, rounds_seconds
 from monotile.kernels.matmul.problem import Memory, Problem, Size
 from monotile.schedule.tiles import cut
@@ -57,3 +57,19 @@ def test_no_way_is_faster_than_the_least_of_its_block(
             for task in (Size(8, 8, k), Size(method.block_m, method.block_n, k)):
                 seconds = rounds_seconds(timed, method, problem, task, rounds, 0.0)
                 assert timed.floor.least(rounds) <= seconds * ROUNDING
+
+
+def test_ways_of_equal_blocks_are_shared() -> None:
+    """By products of other sizes that sum as many values; not by those that sum others, which have other seconds."""
+    target = TARGETS[1]
+    a, b = p.tensor("a", 512, 768), p.tensor("b", 768, 768)
+    c = product(p.matmul("c", a, b, turned=True), {}, target)
+    assert c is not None
+    context = Context({}, target)
+    large, small, deep = (ways(c, Size(*n), context) for n in ((512, 768, 768), (64, 768, 768), (64, 768, 3072)))  # fmt: skip
+    for size, found in (((512, 768, 768), large), ((64, 768, 768), small), ((64, 768, 3072), deep)):
+        assert [w.method for w in found] == list(blocks(c, Size(*size), target))
+        assert [w.block for w in found] == [block(w.method, c, size[2], target) for w in found]
+    kept = {id(w) for w in large}
+    assert {id(w) for w in small} <= kept
+    assert not {id(w) for w in deep} & kept

@@ -7,8 +7,11 @@ import pytest
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Expr, Load, Tensor, idx
 from monotile.ir.program import Program, Weight, compute
+from monotile.kernels.draft import Context
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Stage
+from monotile.schedule.sharing import share_workers
+from monotile.schedule.tree import build, drafts_of
 from tests.schedule import programs as p
 
 F16 = DType.F16
@@ -70,3 +73,16 @@ def test_copies_take_the_workers_that_a_product_leaves() -> None:
 def test_products_of_several_rounds_take_all_workers_one_after_the_other() -> None:
     for stage in run_of(products(2, rows=8192)):
         assert len(workers(stage)) == p.H100.workers
+
+
+def test_a_program_that_is_asked_about_again_is_built_and_shared_once() -> None:
+    """A pass compares each candidate with the Program that it has kept, of which nothing is made anew."""
+    program = products(3)
+    context = Context.of(program, p.H100)
+    tree = build(program, context)
+    assert build(products(3), context) is tree  # an equal one
+    first, second = (list(drafts_of(share_workers(tree, context))) for _ in range(2))
+    assert all(a is b for a, b in zip(first, second, strict=True))
+    assert first != list(drafts_of(tree))
+    other = build(products(2), context)
+    assert len(list(drafts_of(share_workers(other, context)))) == len(list(drafts_of(other)))

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from monotile.choice.chooser import Prefer
 from monotile.config import Options
 from monotile.frontends.torch.capture import capture
-from monotile.ir.program import Program, defined, statements
+from monotile.ir.expr import loads
+from monotile.ir.program import Compute, Program, defined, statements
 from monotile.kernels.draft import Context
 from monotile.kernels.matmul.method import Matmul
 from monotile.pipeline import for_target, transform
@@ -19,6 +20,8 @@ from monotile.plan.walk import stages_in
 from monotile.schedule.odd_rows import pad_odd_rows
 from monotile.targets.cpu.target import cpu_target
 from monotile.targets.cuda.target import cuda_target
+from monotile.transform.layout.odd_rows import odd_product
+from monotile.transform.layout.pad_rows import pad_rows
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
 from tests.conftest import wide
@@ -293,3 +296,20 @@ def test_only_where_layouts_matter() -> None:
     run = capture(nn.Linear(845, 845), (torch.randn(1024, 845),))
     program, _ = transform(run.program, run.constants, Options())
     assert for_target(program, target)[0] == program
+
+
+def test_what_reads_no_longer_rows_stays_as_it_is() -> None:
+    """The statement itself, so that what was found about its stage is found again."""
+    captured = capture(chain().half(), (torch.randn(ROWS, ODD).half(),))
+    program, _ = transform(captured.program, captured.constants, Options())
+    program, _ = for_target(program, CUDA, chooser=Prefer("pad rows", lambda yes: not yes))
+    every = [s for s in statements(program.body) if isinstance(s, Compute)]
+    odd = [p for s in every if (p := odd_product(s, CUDA)) is not None]
+    padded = pad_rows(program, odd[:1])
+    assert padded != program
+    before = {t.name: s for s in program.body for t in defined(s)}
+    now = {t.name: s for s in padded.body for t in defined(s)}
+    longer = {n for n in before if n in now and before[n] != now[n]}
+    rest = [s for s in every if s.out.name not in longer and not longer & {x.tensor.name for x in loads(s.body)}]  # fmt: skip
+    assert rest
+    assert all(now[s.out.name] is s for s in rest)

@@ -45,6 +45,8 @@ from monotile.frontends.torch.sizes.examples import of_two
 from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
 from monotile.frontends.torch.sizes.open_keys import Keys
 from monotile.frontends.torch.sizes.open_names import sizes_are_numbers
+from monotile.frontends.torch.sizes.quotients import quotients_are_simple
+from monotile.frontends.torch.sizes.view_shapes import views_have_stated_shapes
 from monotile.frontends.torch.tracing.as_run import exported_as_run
 from monotile.frontends.torch.tracing.assigned_data import assigned_data
 from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
@@ -293,6 +295,8 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         modules_move(),
         builtins_as_run(model),
         sizes_are_numbers(),
+        views_have_stated_shapes(),
+        quotients_are_simple(),
     ):
         yield
 

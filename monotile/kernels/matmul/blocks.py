@@ -1,9 +1,11 @@
 """Which blocks products may be cut into (Roller's rTiles), and what of the on-chip memory each needs."""
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -37,31 +39,34 @@ MOST_HELD = (
 )
 
 
-class Way(NamedTuple):
+@dataclass(frozen=True)
+class Way:
     """A way to cut a product: its bytes on chip, and what a block of it takes."""
 
     method: Matmul
     nbytes: int
     block: Block
 
+    @functools.cached_property
+    def floor(self) -> Floor:
+        """What it takes at least, whatever the number of workers."""
+        return self.block.floor
+
 
 def ways(p: Product, size: Size, context: Context) -> tuple[Way, ...]:
-    """What `blocks` gives."""
-    target = context.target
+    """What `blocks` gives. Products that sum as many values share those that they have in common."""
+    target, once = context.target, context.of_worker.once
+    sums = _sums_key(p)
 
-    def way(c: Matmul) -> Way:
-        return Way(c, scratch_bytes(c, p.dtype.itemsize, target), block(c, p, size.k, target))
+    def found() -> tuple[Way, ...]:
+        known = once(("blocks", *sums, size.k), dict[Matmul, Way])
+        return tuple(known.get(c) or new(known, c) for c in blocks(p, size, target))
 
-    return context.of_worker.once(
-        ("ways", *cut_key(p, size)), lambda: tuple(map(way, blocks(p, size, target)))
-    )
+    def new(known: dict[Matmul, Way], c: Matmul) -> Way:
+        nbytes = scratch_bytes(c, p.dtype.itemsize, target)
+        return known.setdefault(c, Way(c, nbytes, block(c, p, size.k, target)))
 
-
-def floors(p: Product, size: Size, context: Context) -> tuple[Floor, ...]:
-    """What each of `ways` takes at least, whatever the number of workers."""
-    return context.of_worker.once(
-        ("floors", *cut_key(p, size)), lambda: tuple(w.block.floor for w in ways(p, size, context))
-    )
+    return once(("ways", *cut_key(p, size)), found)
 
 
 def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmul, int], ...]:
@@ -76,8 +81,13 @@ def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmu
 
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
     """All that `blocks` looks at, and the cost of one."""
+    return (*_sums_key(p), size.m, size.n, size.k, _much(size))
+
+
+def _sums_key(p: Product) -> tuple[object, ...]:
+    """What of that is not a size."""
     runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded, p.rounded, p.sparse)
-    return (p.k, p.left, p.right, p.dtype, p.passes, *runs, size.m, size.n, size.k, _much(size))
+    return (p.k, p.left, p.right, p.dtype, p.passes, *runs)
 
 
 def _much(size: Size) -> bool:
@@ -350,20 +360,8 @@ def _shares(warp_m: int, warp_n: int) -> bool:
 
 MOST_COLUMNS = 256  # that a warpgroup accumulates, of all its parts of 64 rows
 MOST_SPARSE = 384  # of a sparse right operand
-_WARPGROUP_COLUMNS = (
-    16,
-    24,
-    32,
-    40,
-    48,
-    64,
-    80,
-    96,
-    128,
-    160,
-    192,
-    256,
-)  # as device/cuda/ptx/sm_90a.cuh has them
+# As device/cuda/ptx/sm_90a.cuh has them.
+_WARPGROUP_COLUMNS = (16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
 # What one warp accumulates: at most 96 sums a thread for the tensor cores, 64 for scalar products.
 _SIDES = (8, 16, 24, 32, 40, 48, 64)
 _WARP_TILES = {

@@ -22,7 +22,6 @@ from monotile.kernels.matmul import cost as product_cost
 from monotile.kernels.matmul.blocks import (
     Way,
     cut_key,
-    floors,
     followed,
     scratch_bytes,
     ways,
@@ -187,22 +186,23 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
     p, size, target, several = problem.product, problem.size, context.target, problem.products
     out = product_cost.store_seconds(problem.results, problem.stored, p.dtype.itemsize, target)
     fitting = [
-        (way, floor)
-        for way, floor in zip(ways(p, size, context), floors(p, size, context), strict=True)
+        way
+        for way in ways(p, size, context)
         if way.nbytes <= target.shared_bytes
         and not (p.bounded and _beyond_run(way.method, p))
         and (several == 1 or takes_several(way.method, several, p.dtype.itemsize, target))
     ]
     least = [
-        out + floor.least(_rounds(size, c, (c.block_m, c.block_n), target))
-        for (c, *_), floor in fitting
+        out + way.floor.least(_rounds(size, c, (c.block_m, c.block_n), target))
+        for way in fitting
+        for c in (way.method,)
     ]
     found: dict[int, list[Choice]] = {}
     best = math.inf
     for number in sorted(range(len(fitting)), key=least.__getitem__):
         if least[number] > best * cost.ROUNDING:
             break
-        found[number] = list(_choices_of(fitting[number][0], problem, out, target))
+        found[number] = list(_choices_of(fitting[number], problem, out, target))
         if not context.chooser.wants_all:
             best = min((best, *(choice[0] for choice in found[number])))
     for number in sorted(found):  # the first of equals is the same whatever was looked at first

@@ -240,8 +240,12 @@ def _kept_near(
     stage: Stage, plan: Plan, kept: list[Resident]
 ) -> list[tuple[str, int, int, frozenset[int]]]:
     """What of `kept` workers of the stage have: (what, first byte, byte after the last, on which workers)."""
-    on = {s.name: workers_of(s, plan.launch.workers) for s in stages_in(plan.body)}
-    mine = on[stage.name]
+    if not kept:
+        return []
+    makers = {r.stage for r in kept}
+    every = (s for s in stages_in(plan.body) if s.name in makers)
+    on = {s.name: workers_of(s, plan.launch.workers) for s in every}
+    mine = workers_of(stage, plan.launch.workers)
     found = ((r, on.get(r.stage, mine)) for r in kept)
     return [
         (f"what is kept for {r.compute}", r.offset, r.offset + r.nbytes, workers)

@@ -47,7 +47,7 @@ from monotile.targets.target import Target
 ENTRY = "monotile_kernel"
 # Characters of all stages up to which the kernel is compiled as one function. Machine code of a function by itself is a quarter longer, as
 # ptxas cannot know that its warps arrive together, but ptxas takes a third of the time for it (docs/measurements.md).
-WHOLE = 260_000
+WHOLE = 250_000
 WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # of which a function has wgmma
 UNIT = 16  # functions that are compiled together, where each is by itself: reading the headers takes as long as a small function
 APART = """\
@@ -123,11 +123,9 @@ class CudaEmitter(BlockEmitter):
         self.join(lean=how == "separate")
         self.writer = Writer()
         self._kernel()
-        if self.units:
+        if self._separate:
             return self._prologue() + self._parts()
-        functions = "".join(
-            definition(f, self.passed, called=self._called(f)) for f in self.functions
-        )
+        functions = "".join(definition(f, self.passed, called=self._called(f)) for f in self.functions)  # fmt: skip
         return self._prologue() + functions + self.writer.text
 
     def as_source(self, text: str) -> Source:
@@ -135,11 +133,14 @@ class CudaEmitter(BlockEmitter):
         return Source(text, ENTRY, tuple(self.checks), self.units)
 
     @property
+    def _separate(self) -> bool:
+        return self.plan.launch.functions == "separate"
+
+    @property
     def units(self) -> int:
         """In how many parts the source is compiled."""
-        if self.plan.launch.functions != "separate":
-            return 0
-        return 1 + -(-sum(map(self._called, self.functions)) // UNIT)
+        called = sum(map(self._called, self.functions))
+        return 1 + -(-called // UNIT) if self._separate else 0
 
     def _parts(self) -> str:
         """The kernel with what is a part of it, and the functions that it calls. Without MT_UNIT it is one text like any other. The kernel's part
@@ -166,7 +167,7 @@ class CudaEmitter(BlockEmitter):
         with direct operands it is cut so that it does not. What is beside streams in a loop stays in the kernel: calls take longer
         than all that is gained by compiling it apart.
         """
-        apart = self.plan.launch.functions == "separate" and not self.hot.issuperset(f.callers)
+        apart = self._separate and not self.hot.issuperset(f.callers)
         if any("mt::Held" in k for k in f.parameters.values()):
             return False
         if any(kernel in f.body for kernel in WARPGROUPS):
@@ -179,7 +180,7 @@ class CudaEmitter(BlockEmitter):
         count += self.profiling.pointers
         inside = HEADER_BYTES + 8 * count <= self.target.parameter_bytes
         pointers = f"void* pointers[{max(count, 1)}]" if inside else "void* const* pointers"
-        apart = APART if self.units else ""
+        apart = APART if self._separate else ""
         launch = self.plan.launch
         computing = f"#define MT_COMPUTING {launch.threads}\n" if launch.ring else ""
         return (
@@ -386,7 +387,7 @@ class CudaEmitter(BlockEmitter):
                 self.writer.write("grid.arrive();" if late else "grid.wait();")
 
     def call(self, stage: Stage) -> None:
-        if not self.units:
+        if not self._separate:
             self.write_call(stage.name)
             return
         with self.writer.open("", fence=True):  # addresses of one call are not kept for another

@@ -104,7 +104,8 @@ class _Padding:
         return t if extent is None else _lengthened(t, extent)
 
     def _read(self, x: Load) -> Load:
-        return Load(self._now(x.tensor), x.index)
+        now = self._now(x.tensor)
+        return x if now is x.tensor else Load(now, x.index)
 
     def _compute(self, s: Compute) -> Body:
         product = self.products.get(s.out.name)

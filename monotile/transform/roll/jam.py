@@ -4,7 +4,7 @@ The two directions of a recurrent layer, or two encoders, take as many steps. St
 by side, with one hand-off instead of two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -24,8 +24,9 @@ def jammable(program: Program) -> Iterator[Pair]:
     for body in lists:
         lists += [s.body for s in body if isinstance(s, Loop)]
         loops = [s for s in body if isinstance(s, Loop) and _plain(s, program)]
-        for k, first in enumerate(loops):
-            after = _dependents(first, body, before)
+        order = [(_made(s), _needs(s, before)) for s in body] if len(loops) > 1 else []
+        for k, first in enumerate(loops[:-1]):
+            after = _dependents(first, order)
             for second in loops[k + 1 :]:
                 if second.axis.extent == first.axis.extent and after.isdisjoint(_made(second)):
                     yield first, second
@@ -60,12 +61,15 @@ def _made(s: Statement) -> set[str]:
     return {t.name for t in defined(s)}
 
 
-def _dependents(first: Loop, body: Body, before: Waits) -> set[str]:
-    """What those statements of `body` make that wait for the loop, directly or not; and what it makes itself."""
+def _needs(s: Statement, before: Waits) -> set[str]:
+    """What is made before `s`."""
+    return {t.name for t in used(s)}.union(*(before.get(n, ()) for n in _made(s)))
+
+
+def _dependents(first: Loop, order: Sequence[tuple[set[str], set[str]]]) -> set[str]:
+    """What those statements make that wait for the loop, directly or not; and what it makes itself. order: of each, what it makes and needs."""
     names = _made(first)
-    for s in body:
-        made = _made(s)
-        needs = {t.name for t in used(s)}.union(*(before.get(n, ()) for n in made))
+    for made, needs in order:
         if not needs.isdisjoint(names):
             names |= made
     return names
