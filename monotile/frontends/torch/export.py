@@ -27,8 +27,8 @@ from monotile.frontends.torch.callables import (
     name_of,
     note_parameters,
 )
-from monotile.frontends.torch.loops.heard import BegunError
-from monotile.frontends.torch.loops.turns import loops_traced_once
+from monotile.frontends.torch.loops.detection import LoopDetectedError
+from monotile.frontends.torch.loops.traced_loop import loops_traced_once
 from monotile.frontends.torch.numbers.filled import fills_with_tensors
 from monotile.frontends.torch.numbers.given import Given
 from monotile.frontends.torch.numbers.picked import check_picked, picks_by_tensors
@@ -266,7 +266,7 @@ def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
 def _with_choices(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
         return one_course(run)
-    except BegunError:
+    except LoopDetectedError:
         pass
     except Exception as e:
         if "data-dependent" not in str(e):

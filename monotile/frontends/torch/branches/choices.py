@@ -8,7 +8,7 @@ from types import CodeType, FrameType, FunctionType
 
 from monotile.frontends.torch.branches.conversion import converted
 from monotile.frontends.torch.branches.selection import Choice
-from monotile.frontends.torch.loops.turns import Turns
+from monotile.frontends.torch.loops.traced_loop import TracedLoop
 from monotile.frontends.torch.sizes.open_names import OpenNames
 
 MOST = 16  # limit of functions converted for one model
@@ -21,7 +21,7 @@ class Choices:
         self._most = most
         self._functions: dict[CodeType, list[FunctionType]] = {}  # by their own code
         self._lines: dict[CodeType, frozenset[int]] = {}
-        self._turns: dict[CodeType, frozenset[int]] = {}  # heads of loops
+        self._loops: dict[CodeType, frozenset[int]] = {}  # heads of loops
         self._own: dict[CodeType, CodeType] = {}  # of the new code
         self._refused: set[tuple[CodeType, int]] = set()
         self._names = OpenNames()
@@ -34,7 +34,7 @@ class Choices:
             return False
         if own not in self._lines and len(self._lines) >= self._most:
             return False
-        if not self._set(own, lines | {line}, self._turns.get(own, frozenset())):
+        if not self._set(own, lines | {line}, self._loops.get(own, frozenset())):
             self._refused.add((own, line))
             return False
         return True
@@ -42,15 +42,15 @@ class Choices:
     def begins(self, frame: FrameType) -> bool:
         """Whether what `frame` makes a number of stays a size from now on: it begins a loop that takes as many turns, which is converted, or asks by a
         name that gives what PyTorch computes."""
-        return self._names.opens(frame) or self.turn(self.own(frame.f_code), frame.f_lineno)
+        return self._names.opens(frame) or self.convert_loop(self.own(frame.f_code), frame.f_lineno)
 
     def own(self, code: CodeType) -> CodeType:
         """What a function that now has `code` had."""
         return self._own.get(code, code)
 
-    def turn(self, own: CodeType, line: int) -> bool:
+    def convert_loop(self, own: CodeType, line: int) -> bool:
         """Whether the loop whose head is at `line` of the function of code `own` can be converted and was not; it is from now on."""
-        heads = self._turns.get(own, frozenset())
+        heads = self._loops.get(own, frozenset())
         if line in heads or (own, line) in self._refused:
             return False
         if not self._set(own, self._lines.get(own, frozenset()), heads | {line}):
@@ -63,7 +63,7 @@ class Choices:
         own = self._own[code]
         self._refused.add((own, line))
         near = {k for k in self._lines[own] if (own, k) not in self._refused}
-        heads = self._turns.get(own, frozenset())
+        heads = self._loops.get(own, frozenset())
         if not self._set(own, frozenset(near), heads):
             self._set(own, frozenset(), heads)
 
@@ -81,11 +81,11 @@ class Choices:
             frame = frame.f_back
         return None
 
-    def turning_in(self, frame: FrameType | None) -> Turns | None:
+    def loop_of(self, frame: FrameType | None) -> TracedLoop | None:
         """The innermost loop of which `frame` or a caller runs a turn that is traced for all."""
         while frame is not None:
             if frame.f_code in self._own:
-                open_ = [x for x in frame.f_locals.values() if isinstance(x, Turns) and x.open]
+                open_ = [x for x in frame.f_locals.values() if isinstance(x, TracedLoop) and x.open]
                 if open_:
                     return open_[-1]
             frame = frame.f_back
@@ -115,7 +115,7 @@ class Choices:
             ]
         if lines or own in self._lines:
             self._lines[own] = lines
-        self._turns[own] = heads
+        self._loops[own] = heads
         self._replace(own, new)
         return True
 

@@ -43,23 +43,23 @@ from monotile.frontends.torch.branches.sides import (
     may_run,
     read_before,
 )
-from monotile.frontends.torch.loops.turning import (
-    ENDLESS,
-    HELPERS,
-    comprehended,
+from monotile.frontends.torch.loops.conversion import (
+    FOR_HELPERS,
+    WHILE_HELPERS,
+    convert_for,
+    convert_while,
+    hoist_comprehensions,
     local_names,
-    turning,
-    until,
 )
 
 _HELPERS = ("Choice", "both", "either", "hits", "opposite", "MISSING")
 
 
 def converted(
-    old: CodeType, lines: frozenset[int], turns: frozenset[int] = frozenset()
+    old: CodeType, lines: frozenset[int], loops: frozenset[int] = frozenset()
 ) -> CodeType | None:
     """`old` with the `if`s and conditional expressions converted whose tests are at `lines`, and the loops that take as many turns as a size says,
-    whose heads are at `turns`; None if one of them cannot be."""
+    whose heads are at `loops`; None if one of them cannot be."""
     try:
         source, first = inspect.getsourcelines(old)
         tree = ast.parse(textwrap.dedent("".join(source)))
@@ -69,10 +69,10 @@ def converted(
     (made,) = tree.body if len(tree.body) == 1 else (None,)
     if not isinstance(made, ast.FunctionDef) or _has(made, ast.Global, ast.Nonlocal):
         return None
-    if not _Convert(made, lines, turns, local_names(made, frozenset(old.co_freevars))).all():
+    if not _Convert(made, lines, loops, local_names(made, frozenset(old.co_freevars))).all():
         return None
     made.decorator_list = []
-    helpers_of = (("branches.selection", _HELPERS), ("loops.turns", HELPERS), ("loops.until", ENDLESS))  # fmt: skip
+    helpers_of = (("branches.selection", _HELPERS), ("loops.traced_loop", FOR_HELPERS), ("loops.traced_while", WHILE_HELPERS))  # fmt: skip
     for module, helpers in helpers_of:
         names = [ast.alias(n, OWN + n) for n in helpers]
         made.body.insert(0, ast.ImportFrom(f"monotile.frontends.torch.{module}", names, 0))
@@ -105,17 +105,17 @@ def _inner(codes: list[CodeType]) -> list[CodeType]:
 
 
 class _Convert:
-    """Converts, in the function `made` itself, what is at `lines` and `turns`. names: its local ones. found: those lines that were converted.
+    """Converts, in the function `made` itself, what is at `lines` and `loops`. names: its local ones. found: those lines that were converted.
     possible: whether all sides may be run."""
 
     def __init__(
         self,
         made: ast.FunctionDef,
         lines: frozenset[int],
-        turns: frozenset[int],
+        loops: frozenset[int],
         names: frozenset[str],
     ) -> None:
-        self.made, self.lines, self.turns, self.names = made, lines, turns, names
+        self.made, self.lines, self.loops, self.names = made, lines, loops, names
         self.count = 0
         self.found: set[int] = set()
         self.possible = True
@@ -128,7 +128,7 @@ class _Convert:
         made.body = self._statements(made.body, frozenset())
         expressions = _Expressions(self)
         made.body = [expressions.visit(s) for s in made.body]
-        return self.possible and frozenset(self.found) == self.lines | self.turns
+        return self.possible and frozenset(self.found) == self.lines | self.loops
 
     def wanted(self, test: ast.expr) -> int | None:
         """The first of the lines at which `test` is. They count as found."""
@@ -143,8 +143,8 @@ class _Convert:
 
     def _statements(self, body: Body, after: frozenset[str]) -> Body:
         """after: names that may be read behind `body`, as it leaves them."""
-        if self.turns:
-            body = [x for s in body for x in comprehended(s, self.turns, self.name("list"))]
+        if self.loops:
+            body = [x for s in body for x in hoist_comprehensions(s, self.loops, self.name("list"))]
         rests = [body[k + 1 :] for k in range(len(body))]
         behind = [read_before(rest) | (after - bound_by(rest)) for rest in rests]
         return [new for s, names in zip(body, behind, strict=True) for new in self._statement(s, names)]  # fmt: skip
@@ -157,11 +157,11 @@ class _Convert:
             return self._choice(s, line, after)
         if isinstance(s, ast.For) and not s.orelse and (line := self.wanted(s.iter)) is not None:
             return self._hits(s, line, after)
-        if isinstance(s, ast.For) and not s.orelse and (there := lines_of(s.iter, self.turns)):
+        if isinstance(s, ast.For) and not s.orelse and (there := lines_of(s.iter, self.loops)):
             self.found.update(there)
-            return self._turns(s, after)
-        if isinstance(s, ast.While) and not s.orelse and self._is_endless(s):
-            return self._until(s, after)
+            return self._dynamic_for(s, after)
+        if isinstance(s, ast.While) and not s.orelse and self._is_tensor_while(s):
+            return self._tensor_while(s, after)
         if isinstance(s, (ast.For, ast.While)):
             after |= read_before([s])
             s.body = without_continue(s.body, self.lines)
@@ -173,22 +173,22 @@ class _Convert:
                 setattr(s, name, self._statements(inner, after))
         return [s]
 
-    def _turns(self, s: ast.For, after: frozenset[str]) -> Body:
+    def _dynamic_for(self, s: ast.For, after: frozenset[str]) -> Body:
         """A loop that takes as many turns as a size says."""
         s.body = without_continue(s.body, self.lines)
         inner = self._statements(copy.deepcopy(s.body), after | read_before([s]))
-        return turning(s, self.name("turns"), inner, after, self.names, self.closed)
+        return convert_for(s, self.name("loop"), inner, after, self.names, self.closed)
 
-    def _is_endless(self, s: ast.While) -> bool:
+    def _is_tensor_while(self, s: ast.While) -> bool:
         """Whether a tensor says whether it goes on."""
         return not _has(s.test, ast.NamedExpr) and self.wanted(s.test) is not None
 
-    def _until(self, s: ast.While, after: frozenset[str]) -> Body:
+    def _tensor_while(self, s: ast.While, after: frozenset[str]) -> Body:
         s.body = without_continue(s.body, self.lines)
         behind = after | read_before([s])
         inner = self._statements(copy.deepcopy(s.body), behind)
         function = (self.names, self.closed)
-        return until(s, self.name("until"), _lazily(s.test), inner, after, function)
+        return convert_while(s, self.name("while"), _lazily(s.test), inner, after, function)
 
     def _hits(self, s: ast.For, line: int, after: frozenset[str]) -> Body:
         """A loop over the places of what is not zero: over all places, with an `if` (`hits.py`)."""

@@ -28,11 +28,11 @@ from monotile.frontends.torch.branches.listed import ChosenError, Listed
 from monotile.frontends.torch.branches.merge import Course, merge
 from monotile.frontends.torch.branches.regions import LeakError, outline
 from monotile.frontends.torch.branches.selection import Unjoinable
-from monotile.frontends.torch.loops.heard import BegunError, loops_heard
-from monotile.frontends.torch.loops.long import LongLoops
-from monotile.frontends.torch.loops.spans import number
-from monotile.frontends.torch.loops.turns import Turns
-from monotile.frontends.torch.loops.until import EndlessError
+from monotile.frontends.torch.loops.detection import LoopDetectedError, loops_detected
+from monotile.frontends.torch.loops.long_loops import LongLoops
+from monotile.frontends.torch.loops.tensor_numbers import number
+from monotile.frontends.torch.loops.traced_loop import TracedLoop
+from monotile.frontends.torch.loops.traced_while import WhileLoopError
 from monotile.frontends.torch.numbers.constants import Constants
 from monotile.frontends.torch.origin import (
     describe_frame,
@@ -50,15 +50,15 @@ Export = Callable[[], ExportedProgram]
 
 def one_course(export: Export) -> ExportedProgram:
     """What `export`, which traces a model, gives. Raises BegunError where a loop begins that takes as many turns as a size says, and can be converted."""
-    with choices() as known, _loops_heard(known):
+    with choices() as known, _loops_detected(known):
         return export()
 
 
-def _loops_heard(known: Choices) -> AbstractContextManager[None]:
+def _loops_detected(known: Choices) -> AbstractContextManager[None]:
     """Loops that a size ends, and long ones where these are traced once."""
-    loops = Turns.known
-    long = LongLoops(known.turn, known.own, loops.long).call if loops is not None else None
-    return loops_heard(known.begins, long)
+    loops = TracedLoop.known
+    long = LongLoops(known.convert_loop, known.own, loops.long).call if loops is not None else None
+    return loops_detected(known.begins, long)
 
 
 class TooManyCoursesError(CaptureError):
@@ -83,16 +83,16 @@ def all_courses(export: Export) -> ExportedProgram:
 def _outlined(export: Export, most: int) -> ExportedProgram:
     """At most so many functions are converted. Raises LeakError where the sides of a converted `if` cannot be kept apart."""
     known, refused = (Constants(), Checks()), list[CaptureError]()
-    with choices(most) as conversions, patch.object(Turns, "begun", set[str]()):
+    with choices(most) as conversions, patch.object(TracedLoop, "peeled", set[str]()):
         while True:
             try:
                 merged = merge(_courses(export, conversions, *known))
-            except (_Again, BegunError):
+            except (_Again, LoopDetectedError):
                 continue
             except Unjoinable as e:
                 conversions.refuse(conversions.raised_in(e), e.line)
                 continue
-            except EndlessError as e:
+            except WhileLoopError as e:
                 conversions.refuse(conversions.raised_in(e), e.line)
                 refused.append(e)
                 continue
@@ -112,7 +112,7 @@ def _courses(
     while todo:
         trace = _Trace(todo.pop(), conversions, constants, checks)
         try:
-            with torch.no_grad(), trace.asked(), _loops_heard(conversions):
+            with torch.no_grad(), trace.asked(), _loops_detected(conversions):
                 exported = export()
         except Exception as e:
             if trace.checks_data(e):
@@ -198,7 +198,7 @@ class _Trace:
             return [tolist_(row) for row in rows] if x.ndim else item_(x)
 
         def iter_(x: FakeTensor) -> Iterator[Any]:
-            # Whoever hears of loops as well (`loops/heard.py`) lies between.
+            # Whoever hears of loops as well (`loops/detection.py`) lies between.
             frame = users_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
             if mask_of(x) is not None and self._conversions.convert(frame.f_code, frame.f_lineno):
                 raise _Again
@@ -247,7 +247,7 @@ class _Trace:
         if open_ := self._conversions.open_in(frame):  # the rest of the model is no part of a side
             self._conversions.refuse(*open_)
             raise _Again
-        if loop := self._conversions.turning_in(frame):
+        if loop := self._conversions.loop_of(frame):
             raise loop.refusal(
                 f"has a Python `if` on a tensor that cannot be a branch, at {describe_frame(frame)}: select with torch.where"
             )
@@ -268,7 +268,7 @@ class _Trace:
 
     def _granted(self, x: torch.Tensor, frame: FrameType, holds: bool = True) -> bool:
         """What is asserted of `x`; each call asks, but for an assertion on a side of an `if`."""
-        if self._conversions.open_in(frame) is self._conversions.turning_in(frame) is None:
+        if self._conversions.open_in(frame) is self._conversions.loop_of(frame) is None:
             marks.known(marks.truth(x).reshape(1), [int(holds)], marks.ASSERTED)
         return holds
 

@@ -8,12 +8,12 @@ model took one of two ways; `merge.py` puts the traces of both ways between mark
     side(test, 2)
     choose(test, then, otherwise)  a result, for each: of the same type on both sides; None where a side has none
 
-And where the body of a loop lies that takes as many turns as a size says, traced once; `loops/rolled.py` makes a `scan` of it:
+Two markers enclose the body of a loop that is traced once; `loops/scan.py` makes a `scan` of it:
 
-    turns(count, first)  begins it: the number of the turn, int64 [], and what is carried, in the first turn `first`
-    turned(count, last, each)  ends it: what the last turn leaves, `first` if there is none, and what each gives, [count, ...]
+    loop_begin(count, first)  returns the iteration index, int64 [], and the carried values, `first` in the first iteration
+    loop_end(count, last, each)  returns the final carried values, `first` if there was no iteration, and the stacked values [count, ...]
 
-Where `count` is UNTIL, the last of what is carried, bool [], says whether there is a next turn, and it becomes a `while_loop`.
+If `count` is WHILE, the last carried value, bool [], says whether there is another iteration, and the loop becomes a `while_loop`.
 
 And what a graph takes for granted: `known(x, values, text)`, that the numbers in x [n] are these; each call asks (`lower/known.py`).
 """
@@ -25,15 +25,15 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import has_side_effect
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-UNTIL = -1
+WHILE = -1
 ASSERTED = "asserted"  # the text of an assertion of the model's
 _LIBRARY = torch.library.Library("monotile", "DEF")
 _LIBRARY.define("side(Tensor test, int part) -> ()")
 _LIBRARY.define("fork(Tensor test) -> ()")
 _LIBRARY.define("known(Tensor x, Scalar[] values, str text) -> ()")
 _LIBRARY.define("choose(Tensor test, Tensor? then, Tensor? otherwise) -> Tensor")
-_LIBRARY.define("turns(SymInt count, Tensor[] first) -> Tensor[]")
-_LIBRARY.define("turned(SymInt count, Tensor[] last, Tensor[] each) -> Tensor[]")
+_LIBRARY.define("loop_begin(SymInt count, Tensor[] first) -> Tensor[]")
+_LIBRARY.define("loop_end(SymInt count, Tensor[] last, Tensor[] each) -> Tensor[]")
 
 
 def _nothing(*_: object) -> None:
@@ -50,11 +50,11 @@ def _new(x: torch.Tensor, *sizes: Any) -> torch.Tensor:
     return torch.empty((*sizes, *x.shape), dtype=x.dtype, device=x.device)
 
 
-def _turns(_: Any, first: list[torch.Tensor]) -> list[torch.Tensor]:
+def _loop_begin(_: Any, first: list[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.empty((), dtype=torch.int64), *map(_new, first)]
 
 
-def _turned(count: Any, last: list[torch.Tensor], each: list[torch.Tensor]) -> list[torch.Tensor]:
+def _loop_end(count: Any, last: list[torch.Tensor], each: list[torch.Tensor]) -> list[torch.Tensor]:
     return [*map(_new, last), *(_new(x, count) for x in each)]
 
 
@@ -62,16 +62,16 @@ _LIBRARY.impl("side", _nothing, "CompositeExplicitAutograd")
 _LIBRARY.impl("fork", _nothing, "CompositeExplicitAutograd")
 _LIBRARY.impl("known", _nothing, "CompositeExplicitAutograd")
 _LIBRARY.impl("choose", _like, "CompositeExplicitAutograd")
-torch.library.register_fake("monotile::turns", _turns, lib=_LIBRARY)
-torch.library.register_fake("monotile::turned", _turned, lib=_LIBRARY)
+torch.library.register_fake("monotile::loop_begin", _loop_begin, lib=_LIBRARY)
+torch.library.register_fake("monotile::loop_end", _loop_end, lib=_LIBRARY)
 
 side: Any = torch.ops.monotile.side.default
 fork: Any = torch.ops.monotile.fork.default
 known: Any = torch.ops.monotile.known.default
 choose: Any = torch.ops.monotile.choose.default
-turns: Any = torch.ops.monotile.turns.default
-turned: Any = torch.ops.monotile.turned.default
-for _mark in (side, fork, known, turns, turned):
+loop_begin: Any = torch.ops.monotile.loop_begin.default
+loop_end: Any = torch.ops.monotile.loop_end.default
+for _mark in (side, fork, known, loop_begin, loop_end):
     has_side_effect(_mark)  # else it would be dead code
 
 

@@ -18,8 +18,8 @@ from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.branches.inside import between, changed_outside, copy_nodes, line_of
-from monotile.frontends.torch.branches.marks import choose, side, turned, turns
-from monotile.frontends.torch.loops.rolled import Rolled
+from monotile.frontends.torch.branches.marks import choose, loop_begin, loop_end, side
+from monotile.frontends.torch.loops.scan import LoopRegion
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.rewriting.aliasing import Groups, changed, is_unsure, packet, sources
 from monotile.frontends.torch.rewriting.lifted import with_graph
@@ -50,7 +50,7 @@ def outline(exported: ExportedProgram) -> ExportedProgram:
 
 
 def _marks(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.target in (side, turns, turned)]
+    return [n for n in graph.nodes if n.target in (side, loop_begin, loop_end)]
 
 
 @dataclass
@@ -69,13 +69,13 @@ class _Region:
         return found
 
 
-def _region(start: fx.Node, turn: fx.Node, end: fx.Node) -> _Region:
-    sides = between(start, turn), between(turn, end)
+def _region(start: fx.Node, middle: fx.Node, end: fx.Node) -> _Region:
+    sides = between(start, middle), between(middle, end)
     joins = list[fx.Node]()
     while (node := (joins[-1] if joins else end).next).target is choose:
         joins.append(node)
     updated = dict.fromkeys(x for nodes in sides for x in changed_outside(nodes))
-    return _Region((start, turn, end), sides, joins, list(updated))
+    return _Region((start, middle, end), sides, joins, list(updated))
 
 
 class _Outliner:
@@ -96,12 +96,12 @@ class _Outliner:
         self._groups = _sharing(self.graph)
         begun: list[list[fx.Node]] = []
         for node in _marks(self.graph):
-            if node.target is turns:
+            if node.target is loop_begin:
                 begun.append([node])
                 continue
-            if node.target is turned:
+            if node.target is loop_end:
                 (start,) = begun.pop()
-                self._loop(Rolled(self.graph, start, node))
+                self._loop(LoopRegion(self.graph, start, node))
                 continue
             match node.args[1]:
                 case 0:
@@ -109,10 +109,10 @@ class _Outliner:
                 case 1:
                     begun[-1].append(node)
                 case _:
-                    start, turn = begun.pop()
-                    self._region(_region(start, turn, node))
+                    start, middle = begun.pop()
+                    self._region(_region(start, middle, node))
 
-    def _loop(self, loop: Rolled) -> None:
+    def _loop(self, loop: LoopRegion) -> None:
         loop.check(self._groups)
         loop.replace(f"turn_{self._count}", self.root, self._groups)
         self._count += 1
@@ -330,7 +330,7 @@ def _taken(graph: fx.Graph) -> dict[fx.Node, frozenset[tuple[fx.Node, int]]]:
     found, now = dict[fx.Node, frozenset[tuple[fx.Node, int]]](), list[tuple[fx.Node, int]]()
     loops = 0
     for node in graph.nodes:
-        loops += (node.target is turns) - (node.target is turned)
+        loops += (node.target is loop_begin) - (node.target is loop_end)
         if node.target is side and not loops:
             start = node if node.args[1] == 0 else now.pop()[0]
             if node.args[1] != 2:

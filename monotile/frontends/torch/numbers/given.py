@@ -8,7 +8,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.loops.spans import stands_for_number
+from monotile.frontends.torch.loops.tensor_numbers import stands_for_number
 
 _KEY = "monotile.numbers"
 

@@ -17,7 +17,12 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.loops.spans import put_sliced, selected, sliced, slices_of
+from monotile.frontends.torch.loops.tensor_numbers import (
+    assign_slice,
+    has_number_slice,
+    selected_by_sizes,
+    sliced_by_numbers,
+)
 from monotile.frontends.torch.origin import origin
 
 _PICK, _PUT = torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default
@@ -30,9 +35,9 @@ def picks_by_tensors() -> Generator[None]:
     basic, put = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 
     def get(x: torch.Tensor, index: Any) -> torch.Tensor:
-        if (at := selected(x, index)) is not None:
+        if (at := selected_by_sizes(x, index)) is not None:
             return basic(*at) if at[1] else at[0]
-        return sliced(x, index) if slices_of(index) else basic(x, index)
+        return sliced_by_numbers(x, index) if has_number_slice(index) else basic(x, index)
 
     def getting(x: torch.Tensor, index: Any) -> torch.Tensor:
         parts = _parts(x, index)
@@ -47,10 +52,12 @@ def picks_by_tensors() -> Generator[None]:
     def putting(x: torch.Tensor, index: Any, value: Any) -> None:
         parts = _parts(x, index)
         places = _places(parts) if parts is not None else None
-        if (at := selected(x, index)) is not None:
+        if (at := selected_by_sizes(x, index)) is not None:
             return put(at[0], at[1] or ..., value)
         if parts is None or places is None:
-            return put_sliced(x, index, value) if slices_of(index) else put(x, index, value)
+            return (
+                assign_slice(x, index, value) if has_number_slice(index) else put(x, index, value)
+            )
         basic = tuple(_WHOLE if isinstance(part, torch.Tensor) else part for part in parts)
         view = x if all(map(_is_whole, basic)) else get(x, basic)
         if not isinstance(value, torch.Tensor):

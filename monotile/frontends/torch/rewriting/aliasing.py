@@ -33,7 +33,14 @@ UNSAID = frozenset(
 
 # Control flow, whose results are new.
 _OF_SUBGRAPHS = frozenset(
-    {"cond", "while_loop", "scan", "map_impl", "monotile.turns.default", "monotile.turned.default"}
+    {
+        "cond",
+        "while_loop",
+        "scan",
+        "map_impl",
+        "monotile.loop_begin.default",
+        "monotile.loop_end.default",
+    }
 )
 
 

@@ -22,7 +22,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.loops.stacked import is_open
+from monotile.frontends.torch.loops.stacked import is_dynamic
 from monotile.frontends.torch.origin import describe_frame, is_users
 from monotile.frontends.torch.sizes.texts import Text, candidates, text_of
 from monotile.frontends.torch.tracing.unchanged import containers_of, modules_of, put_back
@@ -54,7 +54,7 @@ class Keys:
 
         def hash_(x: torch.SymInt) -> int:
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-            if not is_users(frame.f_code.co_filename) or not is_open(x):
+            if not is_users(frame.f_code.co_filename) or not is_dynamic(x):
                 return hashed(x)
             if not _is_kept(frame):
                 raise CaptureError(f"at {describe_frame(frame)}: a dictionary or set is asked for a size of dynamic_shapes, which may be each number in a call: {_SUBSTITUTE}")  # fmt: skip
@@ -70,7 +70,7 @@ class Keys:
 
     def _text(self, x: torch.SymInt, frame: FrameType, how: str = "") -> str | None:
         """What the model is told, formatted so; None where it is not a model's code that asks, or for a size that is known."""
-        if not is_users(frame.f_code.co_filename) or not is_open(x):
+        if not is_users(frame.f_code.co_filename) or not is_dynamic(x):
             return None
         self.at = self.at or describe_frame(frame)
         expr = str(x.node.expr)

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from monotile.frontends.torch.loops.spans import number, stands_for_number
+from monotile.frontends.torch.loops.tensor_numbers import number, stands_for_number
 from monotile.frontends.torch.sizes.type_names import types_by_name
 from monotile.frontends.torch.tracing.builtin_names import length
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.loops.stacked import is_open
+from monotile.frontends.torch.loops.stacked import is_dynamic
 from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
 
 
@@ -22,7 +22,7 @@ def _linspace(
     start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **named: Any
 ) -> torch.Tensor | None:
     """Counted from both ends, as PyTorch does."""
-    if not is_open(steps):
+    if not is_dynamic(steps):
         return None
     named.pop("out", None)
     k = torch.arange(steps, **named).to(dtype or torch.get_default_dtype())
@@ -35,7 +35,7 @@ def _linspace(
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:
     """PyTorch's own makes numbers of sizes; what its tracer has for `torch.tensor` does not."""
     leaves = pytree.tree_leaves(data)
-    if not any(map(is_open, leaves)) or any(isinstance(x, torch.Tensor) for x in leaves):
+    if not any(map(is_dynamic, leaves)) or any(isinstance(x, torch.Tensor) for x in leaves):
         return None
     return torch._refs.tensor(data, dtype=dtype, device=device)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -48,7 +48,7 @@ def _combinations(
     x: torch.Tensor, r: int = 2, with_replacement: bool = False
 ) -> torch.Tensor | None:
     """PyTorch's own selects by a mask."""
-    if x.ndim != 1 or is_open(x.shape[0]) or r < 1:
+    if x.ndim != 1 or is_dynamic(x.shape[0]) or r < 1:
         return None
     of = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = torch.tensor([*of(range(x.shape[0]), r)], dtype=torch.int64, device=x.device)
@@ -78,14 +78,14 @@ def _corrcoef(x: torch.Tensor) -> torch.Tensor | None:
 
 
 def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
-    if x.ndim != 2 or wrap or not any(map(is_open, x.shape)):
+    if x.ndim != 2 or wrap or not any(map(is_dynamic, x.shape)):
         return None
     rows, columns = (torch.arange(n, device=x.device) for n in x.shape)
     return x.masked_fill_(rows[:, None] == columns, fill_value)
 
 
 def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
-    if not is_open(num_classes):
+    if not is_dynamic(num_classes):
         return None
     return (x.unsqueeze(-1) == torch.arange(num_classes, device=x.device)).to(torch.int64)
 
@@ -95,7 +95,7 @@ def _max_pool1d(
     ceil_mode: bool = False, **named: Any,
 ) -> torch.Tensor | None:  # fmt: skip
     """PyTorch's own asks for all sizes as numbers."""
-    if not any(map(is_open, x.shape)) or named.get("return_indices"):
+    if not any(map(is_dynamic, x.shape)) or named.get("return_indices"):
         return None
     whole = _pooled("amax", 1)(x, kernel_size, stride, padding, dilation)
     if whole is not None:
@@ -112,7 +112,7 @@ def _pooled(how: str, count: int) -> Callable[..., Any]:
     def pool(x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, *_: Any, **__: Any) -> Any:  # fmt: skip
         del stride
         sizes, kernel = x.shape[-count:], _several(kernel_size, count)
-        if not any(map(is_open, kernel)) or _several(padding, count) != (0,) * count:
+        if not any(map(is_dynamic, kernel)) or _several(padding, count) != (0,) * count:
             return None
         if how == "amax" and _several(dilation, count) != (1,) * count:
             return None
@@ -135,7 +135,7 @@ def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
     """PyTorch's own `of` computes no shapes."""
 
     def rounded(x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor | None:
-        if named or not any(map(is_open, x.shape)):
+        if named or not any(map(is_dynamic, x.shape)):
             return None
         plain = (a.reshape(()) if of is fake_quantized and isinstance(a, torch.Tensor) else a for a in args)  # fmt: skip
         return of(x, *plain)[0]

@@ -1,6 +1,6 @@
-"""Loops that go on as long as a tensor says, while a model is traced: the body is traced once, as those of `turns.py` are.
+"""Traces the body of a `while` loop on a tensor's value once, as `traced_loop.py` does for `for` loops.
 
-    while (y - x).norm() > 1e-4:        loop = Until(...)
+    while (y - x).norm() > 1e-4:        loop = TracedWhile(...)
         x, y = y, self.f(y)             with loop:
     return y                                while loop.more(locals(), (y - x).norm() > 1e-4):
                                                 x, y = loop.names["x"], loop.names["y"]     (in short)
@@ -8,7 +8,7 @@
                                         x, y = loop.names["x"], loop.names["y"]
                                         return y
 
-The test is carried as well: what it gives before the loop, and behind each turn.
+The test is a carried value too: its value before the loop, and after each iteration.
 """
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -17,41 +17,41 @@ from typing import Any
 import torch
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.branches.marks import UNTIL, as_tensor, is_unknown, truth
+from monotile.frontends.torch.branches.marks import WHILE, as_tensor, is_unknown, truth
 from monotile.frontends.torch.branches.sides import FLAG
-from monotile.frontends.torch.loops.carried import Growth, Place, number_type
-from monotile.frontends.torch.loops.spans import number
-from monotile.frontends.torch.loops.stacked import Counted
-from monotile.frontends.torch.loops.turns import Passes, Turns
+from monotile.frontends.torch.loops.carried import ListGrowth, Place, number_type
+from monotile.frontends.torch.loops.stacked import LoopItems
+from monotile.frontends.torch.loops.tensor_numbers import number
+from monotile.frontends.torch.loops.traced_loop import Iterations, TracedLoop
 
 
-class EndlessError(CaptureError):
-    """A loop that goes on as long as a tensor says cannot be one of the kernel. line: of its test."""
+class WhileLoopError(CaptureError):
+    """A `while` loop on a tensor's value cannot become a loop of the kernel. line: of its test."""
 
     def __init__(self, text: str, line: int) -> None:
         super().__init__(text)
         self.line = line
 
 
-class Until(Turns):
-    """See `Turns`. line: of the test."""
+class TracedWhile(TracedLoop):
+    """See `TracedLoop`. line: of the test."""
 
     def __init__(self, names: Sequence[str], first: Iterable[str], line: int) -> None:
-        super().__init__(Counted(UNTIL, lambda _: None), names, first)
+        super().__init__(LoopItems(WHILE, lambda _: None), names, first)
         self.line = line
         self._test: Any = None
 
     def more(self, names: Mapping[str, Any], test: Any = True) -> bool:
         test = as_tensor(test) if is_unknown(test) else test
         self._test = truth(test) if isinstance(test, torch.Tensor) else bool(test)
-        if self._passes is None and self._test is False:
+        if self._iterations is None and self._test is False:
             self.names |= {n: names[n] for n in self._listed if n in names}
             self.open = False
             return False
         return super().more(names)
 
-    def _run(self) -> Passes:
-        """Numbers that a turn reads and changes are tensors from the outset, and so is whether the loop was left."""
+    def _run(self) -> Iterations:
+        """Numbers that an iteration reads and changes are tensors from the start, and so are the flags of early exits."""
         for n, x in self.names.items():
             if n.startswith(FLAG) and isinstance(x, bool):
                 self.names[n] = torch.full((), x)
@@ -59,26 +59,26 @@ class Until(Turns):
                 self.names[n] = number(torch.full((), x, dtype=number_type(x)))
         yield from super()._run()
 
-    def _begins(self) -> bool:
+    def _runs_at_least_once(self) -> bool:
         return self._test is True
 
-    def _left(self, begun: int) -> int:
-        return UNTIL
+    def _remaining(self, peeled: int) -> int:
+        return WHILE
 
-    def _item(self, turn: torch.Tensor, begun: int) -> None:
+    def _item(self, iteration: torch.Tensor, peeled: int) -> None:
         pass
 
-    def _goes_on(self) -> list[torch.Tensor]:
+    def _condition(self) -> list[torch.Tensor]:
         known = isinstance(self._test, bool)
         return [torch.full((), self._test) if known else self._test.clone()]
 
-    def _try(self) -> Generator[None, Mapping[str, Any], tuple[list[Place], list[Growth]]]:
+    def _trial(self) -> Generator[None, Mapping[str, Any], tuple[list[Place], list[ListGrowth]]]:
         before = self._test
-        places, growths = yield from super()._try()
+        places, growths = yield from super()._trial()
         self._test = before
         if growths:
-            raise self.refusal("its body appends to a list: begin with a tensor as long as it may get, and write into that")  # fmt: skip
+            raise self.refusal("its body appends to a list: allocate a tensor of the maximum length, and write into that")  # fmt: skip
         return places, growths
 
     def refusal(self, text: str) -> CaptureError:
-        return EndlessError(f"at {self.where}: this loop goes on as long as data say, and {text}", self.line)  # fmt: skip
+        return WhileLoopError(f"at {self.where}: the number of iterations of this loop depends on data, and {text}", self.line)  # fmt: skip

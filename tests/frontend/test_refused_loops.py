@@ -1,4 +1,4 @@
-"""Python loops that take as many turns as a size of the call says, and are refused."""
+"""Python loops over a symbolic size that are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from torch.export import Dim
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.capture import capture
-from tests.frontend.turn_networks import IN, WIDTH, Recurrent, sequence
+from tests.frontend.loop_networks import IN, WIDTH, Recurrent, sequence
 
 
 class Over(Recurrent):
@@ -143,20 +143,20 @@ def takes_items(_: Recurrent, x: Tensor) -> Any:
 @pytest.mark.parametrize(
     ("f", "message"),
     [
-        (grows, r"in grows: for t in range\(x.shape\[1\]\).* h is float32\[2, 2, 3\] before a turn and float32\[2, 3, 3\] behind it: begin with a tensor"),
-        (widens, r"h is float32\[1, 3\] before a turn of the loop, which may take no turn at all, and float32\[2, 3\] behind it"),
+        (grows, r"in grows: for t in range\(x.shape\[1\]\).* h is float32\[2, 2, 3\] before an iteration and float32\[2, 3, 3\] after it: begin with a tensor"),
+        (widens, r"h is float32\[1, 3\] before an iteration of the loop, which may have no iterations, and float32\[2, 3\] after it"),
         (is_left, "left by a break or return"),
-        (reads_before, r"in reads_before: outs.append\(.* not supported: there it may be appended to"),
+        (reads_before, r"in reads_before: outs.append\(.* not supported: in that loop it may only be appended to"),
         (appends_sometimes, r"cannot be a branch, at .*: if t % 2 == 0"),
-        (slices, r"in slices: .* the ends of a slice depend on the number of a turn"),
-        (sums, r"in sums: .* a size of dynamic_shapes is asked for as a number"),
+        (slices, r"in slices: .* the ends of a slice depend on the index of a loop"),
+        (sums, r"in sums: .* a size of dynamic_shapes is used as a number"),
         (gives, "return torch.stack of it"),
         (lists_one, "updates in place has another name, or is in a list, .*: give these a clone"),
         (names_twice, "updates in place has another name"),
         (begins_with_another, "in place that it begins with, .*: begin with a clone"),
         (has_filled, "in fills: .* appends to a list that is not the function's own"),
-        (notes, "a turn adds the entry .1. of a dict, and the next would add another"),
-        (takes_items, "it reads what holds an iterator"),
+        (notes, "an iteration adds the entry .1. of a dict, and the next would add another"),
+        (takes_items, "it reads an object that holds an iterator"),
         (hides, "appends to a list that is not the function's own"),
     ],
 )  # fmt: skip

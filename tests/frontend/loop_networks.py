@@ -1,4 +1,4 @@
-"""Networks whose Python loops take as many turns as a sequence is long."""
+"""Networks with Python loops over the length of a sequence."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ class Tuple(Recurrent):
 
 
 class Two(Recurrent):
-    """Names for both, and the list made anew in each turn."""
+    """Names for both, and the list made anew in each iteration."""
 
     def forward(self, x: Tensor) -> Any:
         h = c = torch.zeros(2, WIDTH)

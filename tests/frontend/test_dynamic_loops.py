@@ -1,4 +1,4 @@
-"""Python loops that take as many turns as a size of the call says: one Program for all sizes, beside PyTorch."""
+"""Python loops over a symbolic size: one Program for all sizes, compared with PyTorch."""
 
 from typing import Any
 
@@ -19,8 +19,7 @@ from monotile.targets.cuda.emit import settle
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate
 from tests.conftest import wide
-from tests.frontend.sized import Sized, check
-from tests.frontend.turn_cases import (
+from tests.frontend.loop_cases import (
     Begins,
     Chunks,
     Items,
@@ -30,7 +29,7 @@ from tests.frontend.turn_cases import (
     Stepped,
     Updated,
 )
-from tests.frontend.turn_networks import (
+from tests.frontend.loop_networks import (
     IN,
     WIDTH,
     Ahead,
@@ -52,6 +51,7 @@ from tests.frontend.turn_networks import (
     Written,
     sequence,
 )
+from tests.frontend.sized import Sized, check
 
 CUDA = cuda_target("sm_90a")
 LENGTH = Dim("length", max=7)
@@ -134,7 +134,7 @@ def test_on_the_emulator(name: str) -> None:
 
 
 def test_what_it_updates_stays_where_it_is() -> None:
-    """No turn copies a tensor of the whole length, and the loop ends with the size."""
+    """No iteration copies a tensor of the whole length, and the loop ends with the size."""
     sized = Sized(Written(), sequence(4), ({1: LENGTH},))
     (loop,) = [s for s in sized.captured.program.body if isinstance(s, Loop)]
     assert loop.count is not None

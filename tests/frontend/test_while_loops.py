@@ -1,4 +1,4 @@
-"""Python loops that go on as long as a tensor says."""
+"""Python `while` loops on a tensor's value."""
 
 from collections.abc import Callable
 
@@ -154,7 +154,9 @@ def begins_with_none(_: Net, x: Tensor) -> object:
 
 @pytest.mark.parametrize("f", [grows, shrinks, begins_with_none], ids=lambda f: f.__name__)
 def test_refused(f: Callable[[Net, Tensor], object]) -> None:
-    with pytest.raises(CaptureError, match=r"at test_until\.py:.*goes on as long as data say"):
+    with pytest.raises(
+        CaptureError, match=r"at test_while_loops\.py:.*iterations of this loop depends on data"
+    ):
         capture(Net(f), (torch.randn(3, 4),))
 
 

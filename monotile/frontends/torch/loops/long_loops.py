@@ -1,10 +1,9 @@
-"""Python loops of many turns whose number is known: they are traced once, as those that a size ends are.
+"""Detects long Python loops with a fixed number of iterations, so that they are traced once, like loops over a symbolic size.
 
-PyTorch's tracer takes one to three milliseconds for an operator, so that 24 layers of 128 turns take a minute and the passes behind it a
-quarter of one, to find that all turns are equal. While a model is traced, calls are counted by the loop in which they are made. In one that
-has taken many, what was traced last is compared, turn by turn; where the turns are equal but for the places that they read and write, the
-loop is converted (`turns.py`). A loop that cannot be, or in which the number of its turn is used for anything but such a place, is traced
-turn by turn.
+PyTorch's tracer takes one to three milliseconds per operator. 24 layers of 128 iterations take a minute, and later passes another quarter of a
+minute to find that all iterations are equal. While a model is traced, calls are counted by the loop that contains them. Once a loop has made many
+calls, its last iterations are compared in the graph. If they differ only in the positions that they read and write, the loop is converted
+(`traced_loop.py`). A loop that cannot be converted, or whose index is used for anything but such positions, is traced iteration by iteration.
 """
 
 import ast
@@ -23,78 +22,80 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from monotile.frontends.torch.loops.heard import BegunError
+from monotile.frontends.torch.loops.detection import LoopDetectedError
 from monotile.frontends.torch.origin import is_users
 
-TURNS = 16  # the fewest of a loop that is traced once
-CALLS = 384  # of PyTorch's functions, in a loop, until it is thought worth it: half a second
-EVERY = 16  # of how many calls one is looked at
-_TURN = dis.opmap["FOR_ITER"]
-_SAME = 4  # turns that are compared
-_STEPS = frozenset({torch.ops.aten.select.int, torch.ops.aten.slice.Tensor})
+MIN_ITERATIONS = 16  # of a loop that is traced once, at least
+MIN_CALLS = 384  # of PyTorch functions in a loop before it is compared: half a second of tracing
+SAMPLE_EVERY = 16  # one of so many calls is examined
+_FOR_ITER = dis.opmap["FOR_ITER"]
+_COMPARED = 4  # iterations that are compared
+_INDEXING = frozenset({torch.ops.aten.select.int, torch.ops.aten.slice.Tensor})
 _is_users = functools.cache(is_users)
 
 
-Head = tuple[CodeType, int]  # of a function, its line there
+Head = tuple[CodeType, int]  # of a loop: the function's code, and the line
 
 
 class LongLoops:
-    """What counts the calls. begins: whether the loop whose head is at a line of a function, by its code, is to be converted and was not; own: the code
-    that a function had before it was converted. known: the heads of long loops; those that are found are added."""
+    """Counts calls by loop. converts: converts the loop at a line of a function, given by its code, and returns whether that was possible and new.
+    own: the original code of a converted function. known: the heads of long loops; new ones are added."""
 
     def __init__(
         self,
-        begins: Callable[[CodeType, int], bool],
+        converts: Callable[[CodeType, int], bool],
         own: Callable[[CodeType], CodeType],
         known: set[Head],
     ) -> None:
-        self._begins, self._own, self._known = begins, own, known
+        self._converts, self._own, self._known = converts, own, known
         self._calls = 0
         self._seen = Counter[Head]()
-        self._first: dict[Head, _Look] = {}
+        self._first: dict[Head, _Sample] = {}
 
     def call(self, frame: FrameType) -> None:
-        """A function of PyTorch's is called. Raises BegunError where a loop is to be converted."""
+        """Counts a call of a PyTorch function. Raises LoopDetectedError when a loop was converted."""
         self._calls += 1
-        at: FrameType | None = None if self._calls % EVERY else frame
+        at: FrameType | None = None if self._calls % SAMPLE_EVERY else frame
         while at is not None:
             if _is_users(at.f_code.co_filename):
                 own = self._own(at.f_code)
                 for loop in loops_of(own):
                     if loop.first <= at.f_lineno <= loop.last:
-                        self._within((own, loop.line), loop, at)
+                        self._sample((own, loop.line), loop, at)
             at = at.f_back
 
-    def _within(self, key: "Head", loop: "Loop", frame: FrameType) -> None:
-        if key in self._known and self._begins(*key):
-            raise BegunError
-        self._seen[key] += EVERY
+    def _sample(self, key: "Head", loop: "Loop", frame: FrameType) -> None:
+        if key in self._known and self._converts(*key):
+            raise LoopDetectedError
+        self._seen[key] += SAMPLE_EVERY
         mode = get_proxy_mode()
-        if self._seen[key] < CALLS // 2 or mode is None:
+        if self._seen[key] < MIN_CALLS // 2 or mode is None:
             return
         graph: fx.Graph = mode.tracer.graph
-        now = _Look(id(frame), _number(loop, frame), len(graph.nodes))
+        now = _Sample(id(frame), _iteration_of(loop, frame), len(graph.nodes))
         then = self._first.setdefault(key, now)
         if then.frame != now.frame:
             self._first[key] = now
-        elif self._seen[key] >= CALLS and now.turn - then.turn >= _SAME:
-            del self._first[key]  # looked at again as much later, if its turns are not equal
-            length = (now.nodes - then.nodes) / (now.turn - then.turn)
-            if _may_turn(loop, frame) and are_equal(graph, length) and self._begins(*key):
+        elif self._seen[key] >= MIN_CALLS and now.iteration - then.iteration >= _COMPARED:
+            del self._first[
+                key
+            ]  # if its iterations are not equal, it is compared again after as many calls
+            length = (now.nodes - then.nodes) / (now.iteration - then.iteration)
+            if _may_convert(loop, frame) and are_equal(graph, length) and self._converts(*key):
                 self._known.add(key)
-                raise BegunError
+                raise LoopDetectedError
 
 
-class _Look(NamedTuple):
-    """frame: by its id. turn: which one. nodes: of the graph by then."""
+class _Sample(NamedTuple):
+    """frame: its id. iteration: its index. nodes: the number of nodes of the graph so far."""
 
     frame: int
-    turn: int
+    iteration: int
     nodes: int
 
 
 class Loop(NamedTuple):
-    """line: of its head. first, last: lines of its body."""
+    """A `for` loop. line: of its head. first, last: lines of its body."""
 
     node: ast.For
     line: int
@@ -104,9 +105,9 @@ class Loop(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def loops_of(code: CodeType) -> tuple[Loop, ...]:
-    """The `for` loops of a function that count: over a `range`."""
-    if "range" not in code.co_names or _TURN not in code.co_code[::2]:
-        return ()  # most: finding their text takes some milliseconds
+    """The `for` loops over a `range` in a function."""
+    if "range" not in code.co_names or _FOR_ITER not in code.co_code[::2]:
+        return ()  # most functions: reading their source takes some milliseconds
     try:
         source, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(source)))
@@ -116,11 +117,11 @@ def loops_of(code: CodeType) -> tuple[Loop, ...]:
     return tuple(
         Loop(x, x.iter.lineno, x.body[0].lineno, x.end_lineno or x.lineno)
         for x in ast.walk(tree)
-        if isinstance(x, ast.For) and not x.orelse and _counts(x)
+        if isinstance(x, ast.For) and not x.orelse and _is_over_range(x)
     )
 
 
-def _counts(loop: ast.For) -> bool:
+def _is_over_range(loop: ast.For) -> bool:
     match loop:
         case ast.For(ast.Name(), ast.Call(ast.Name("range"), _, [])):
             return True
@@ -128,8 +129,8 @@ def _counts(loop: ast.For) -> bool:
             return False
 
 
-def _turns_of(loop: Loop, frame: FrameType) -> range:
-    """Its numbers; none if they are not found out."""
+def _iterations_of(loop: Loop, frame: FrameType) -> range:
+    """The range of its index; empty if unknown."""
     try:
         over = _value(loop.node.iter, frame)
     except _UnknownError:
@@ -137,9 +138,9 @@ def _turns_of(loop: Loop, frame: FrameType) -> range:
     return over if isinstance(over, range) else range(0)
 
 
-def _number(loop: Loop, frame: FrameType) -> int:
-    """Which turn it takes; 0 if it is not known."""
-    over, number = _turns_of(loop, frame), frame.f_locals.get(_target(loop))
+def _iteration_of(loop: Loop, frame: FrameType) -> int:
+    """The current iteration; 0 if unknown."""
+    over, number = _iterations_of(loop, frame), frame.f_locals.get(_target(loop))
     return over.index(number) if type(number) is int and number in over else 0
 
 
@@ -148,40 +149,40 @@ def _target(loop: Loop) -> str:
     return loop.node.target.id
 
 
-def _may_turn(loop: Loop, frame: FrameType) -> bool:
-    """Whether a loop has many turns, and the number of each is nothing but a place in tensors."""
-    return is_long(_turns_of(loop, frame)) and all(
-        _are_places(s, _target(loop), frame) for s in loop.node.body
+def _may_convert(loop: Loop, frame: FrameType) -> bool:
+    """Whether a loop has many iterations, and its index is used only to index tensors."""
+    return is_long(_iterations_of(loop, frame)) and all(
+        _only_indexes(s, _target(loop), frame) for s in loop.node.body
     )
 
 
 def is_long(over: Any) -> bool:
-    """Whether a loop over it may be traced once."""
-    return isinstance(over, range) and len(over) >= TURNS
+    """Whether a loop over it is long enough to be traced once."""
+    return isinstance(over, range) and len(over) >= MIN_ITERATIONS
 
 
 def are_equal(graph: fx.Graph, length: float) -> bool:
-    """Whether the last turns that were traced are the same but for the places in tensors that they take. length: of one in nodes, about."""
+    """Whether the last traced iterations are the same except for positions in tensors. length: the approximate number of nodes of one."""
     most = int(1.4 * length) + 1
-    nodes = list(islice(reversed(graph.nodes), (_SAME + 2) * most))[::-1]
+    nodes = list(islice(reversed(graph.nodes), (_COMPARED + 2) * most))[::-1]
     at = {node: k for k, node in enumerate(nodes)}
     for p in range(max(int(0.7 * length), 1), most + 1):
-        compared = range(len(nodes) - (_SAME - 1) * p, len(nodes))
-        if compared.start >= p and all(_as(nodes[k], at, p) == _as(nodes[k - p], at, p) for k in compared):  # fmt: skip
+        compared = range(len(nodes) - (_COMPARED - 1) * p, len(nodes))
+        if compared.start >= p and all(_canonical(nodes[k], at, p) == _canonical(nodes[k - p], at, p) for k in compared):  # fmt: skip
             return True
     return False
 
 
-def _as(node: fx.Node, at: Mapping[fx.Node, int], turn: int) -> object:
-    """What nodes of two turns have in common if they do the same. at: places of the last nodes. turn: how many one has."""
+def _canonical(node: fx.Node, at: Mapping[fx.Node, int], iteration: int) -> object:
+    """A form in which equal nodes of two iterations are equal. at: positions of the last nodes. iteration: the number of nodes of one."""
 
     def of(x: Any) -> Any:
         if isinstance(x, fx.Node):
-            back = at[node] - at.get(x, -turn)
-            return back if back < 2 * turn else x
+            back = at[node] - at.get(x, -iteration)
+            return back if back < 2 * iteration else x
         if isinstance(x, list | tuple):
             return tuple(map(of, x))
-        return type(x) if type(x) is int and node.target in _STEPS else (type(x), x)
+        return type(x) if type(x) is int and node.target in _INDEXING else (type(x), x)
 
     value = node.meta.get("val")
     shape = value.shape if isinstance(value, torch.Tensor) else None
@@ -189,8 +190,8 @@ def _as(node: fx.Node, at: Mapping[fx.Node, int], turn: int) -> object:
     return node.target, shape, given
 
 
-def _are_places(node: ast.AST, name: str, frame: FrameType) -> bool:
-    """Whether all that is read of the number `name` within `node` are places in tensors: `x[:, t]`, `x[t + 1]`."""
+def _only_indexes(node: ast.AST, name: str, frame: FrameType) -> bool:
+    """Whether `node` uses the loop index `name` only to index tensors: `x[:, t]`, `x[t + 1]`."""
     if isinstance(node, ast.Name):
         return node.id != name
     if isinstance(node, ast.Subscript) and _reads(node.slice, name):
@@ -199,20 +200,20 @@ def _are_places(node: ast.AST, name: str, frame: FrameType) -> bool:
         except _UnknownError:
             return False
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return within and all(_is_place(p, name) for p in parts)
-    return all(_are_places(x, name, frame) for x in ast.iter_child_nodes(node))
+        return within and all(_is_affine_index(p, name) for p in parts)
+    return all(_only_indexes(x, name, frame) for x in ast.iter_child_nodes(node))
 
 
 def _reads(node: ast.AST, name: str) -> bool:
     return any(isinstance(x, ast.Name) and x.id == name for x in ast.walk(node))
 
 
-def _is_place(part: ast.expr, name: str) -> bool:
-    """Whether a part of an index is a slice or a number that is written there, or the loop's number, moved by such."""
+def _is_affine_index(part: ast.expr, name: str) -> bool:
+    """Whether a part of an index is a constant, the loop index plus a constant, or a slice of these."""
     match part:
         case ast.Slice(lower, upper, step):
             ends = [x for x in (lower, upper, step) if x is not None]
-            return all(_is_place(x, name) for x in ends)
+            return all(_is_affine_index(x, name) for x in ends)
         case ast.Constant(value):
             return value is None or value is Ellipsis or type(value) is int
         case ast.UnaryOp(ast.USub(), ast.Constant()):
@@ -226,11 +227,11 @@ def _is_place(part: ast.expr, name: str) -> bool:
 
 
 class _UnknownError(Exception):
-    """What an expression gives is not found out."""
+    """The value of an expression is unknown."""
 
 
 def _value(e: ast.expr, frame: FrameType) -> Any:
-    """What `e` gives in `frame`, if finding out changes nothing. Raises _UnknownError."""
+    """The value of `e` in `frame`, evaluated without side effects. Raises _UnknownError."""
     match e:
         case ast.Constant(value):
             return value

@@ -1,4 +1,6 @@
-"""The text of a loop that takes as many turns as a size says (`turns.py`) or goes on as long as a tensor says (`until.py`), and of list comprehensions that are such loops."""
+"""Source conversion of loops with a dynamic number of iterations: `for` loops (`traced_loop.py`), `while` loops (`traced_while.py`), and list
+comprehensions.
+"""
 
 import ast
 from collections.abc import Sequence
@@ -14,24 +16,24 @@ from monotile.frontends.torch.branches.sides import (
 )
 
 _HEADS = ("len", "range", "zip", "enumerate", "reversed")
-HELPERS = ("Turns", "over")
-ENDLESS = ("Until",)
+FOR_HELPERS = ("TracedLoop", "call_in_head")
+WHILE_HELPERS = ("TracedWhile",)
 
 
-class _Over(ast.NodeTransformer):
-    """Gives `over` what the head of a loop calls."""
+class _HeadCalls(ast.NodeTransformer):
+    """Replaces calls in the head of a loop by `call_in_head`."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         match node.func:
             case ast.Name(name) if name in _HEADS:
-                over = ast.Name(f"{OWN}over", ast.Load())
-                return like(ast.Call(over, [node.func, *node.args], node.keywords), node)
+                call = ast.Name(f"{OWN}call_in_head", ast.Load())
+                return like(ast.Call(call, [node.func, *node.args], node.keywords), node)
             case _:
                 return node
 
 
-def turning(
+def convert_for(
     s: ast.For,
     loop: str,
     body: Body,
@@ -39,35 +41,47 @@ def turning(
     own: frozenset[str],
     closed: frozenset[str],
 ) -> Body:
-    """What becomes of `s`. loop: a new name. body: of its own, converted. after: names that may be read behind it. own: the local names of its
-    function; closed: those of them that functions in it read."""
+    """The converted `for` loop `s`. loop: a new name. body: its converted body. after: names that may be read after it. own: the local names of its
+    function; closed: those of them that nested functions read."""
     taken = ast.Assign([s.target], ast.Name(f"{loop}_item", ast.Load()))
     names, first = _names([taken, *s.body], [], after, own, closed)
-    heads = (f"{OWN}Turns(OVER, {names!r}, {first!r})", "more(locals())", f"TARGET = {loop}.item")
+    heads = (
+        f"{OWN}TracedLoop(ITEMS, {names!r}, {first!r})",
+        "more(locals())",
+        f"TARGET = {loop}.item",
+    )
     made = _loop_of(loop, names, heads, s.iter)
     match made:
-        case [ast.Assign(value=ast.Call() as call), ast.With(body=[ast.While() as turn]), ast.If()]:
-            call.args[0] = _Over().visit(s.iter)
-            head = turn.body[1]
+        case [
+            ast.Assign(value=ast.Call() as call),
+            ast.With(body=[ast.While() as inner]),
+            ast.If(),
+        ]:
+            call.args[0] = _HeadCalls().visit(s.iter)
+            head = inner.body[1]
             assert isinstance(head, ast.Assign)
             head.targets = [s.target]
-            turn.body[2:] = body
+            inner.body[2:] = body
         case _:
             raise AssertionError
     return made
 
 
-def until(
+def convert_while(
     s: ast.While, loop: str, test: ast.expr, body: Body, after: frozenset[str], function: tuple[frozenset[str], frozenset[str]],
 ) -> Body:  # fmt: skip
-    """What becomes of `s`, which goes on as long as a tensor says (`until.py`). test, body: its own, converted. function: `own` and `closed` of `turning`."""
+    """The converted `while` loop `s`. test, body: its converted test and body. function: `own` and `closed` of `convert_for`."""
     names, first = _names(s.body, [s.test], after, *function)
-    heads = (f"{OWN}Until({names!r}, {first!r}, {s.test.lineno})", "more(locals(), TEST)", "pass")
+    heads = (
+        f"{OWN}TracedWhile({names!r}, {first!r}, {s.test.lineno})",
+        "more(locals(), TEST)",
+        "pass",
+    )
     made = _loop_of(loop, names, heads, s.test)
     match made:
-        case [ast.Assign(), ast.With(body=[ast.While(test=ast.Call() as more) as turn]), ast.If()]:
+        case [ast.Assign(), ast.With(body=[ast.While(test=ast.Call() as more) as inner]), ast.If()]:
             more.args[1] = test
-            turn.body[2:] = body
+            inner.body[2:] = body
         case _:
             raise AssertionError
     return made
@@ -76,7 +90,7 @@ def until(
 def _names(
     body: Body, tests: list[ast.expr], after: frozenset[str], own: frozenset[str], closed: frozenset[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
-    """The names that a loop reads or leaves, and those of them that a turn may read before it binds them."""
+    """The names that a loop reads or defines, and those of them that an iteration may read before it binds them."""
     bound = assigned(body)
     asked: Body = [ast.Expr(x) for x in tests]
     first = read_before([*asked, *body]) & bound
@@ -86,7 +100,7 @@ def _names(
 
 
 def _loop_of(loop: str, names: Sequence[str], heads: tuple[str, str, str], at: ast.expr) -> Body:
-    """The text of a loop without its body. heads: what it is, what is asked before a turn, and the turn's first line."""
+    """A converted loop without its body. heads: its constructor, the condition of an iteration, and the first statement of the body."""
     missing = f"{OWN}MISSING"
     back = [
         x
@@ -120,14 +134,14 @@ def _loop_of(loop: str, names: Sequence[str], heads: tuple[str, str, str], at: a
 
 
 def local_names(made: ast.FunctionDef, free: frozenset[str]) -> frozenset[str]:
-    """Those that a function binds. free: of functions round it."""
+    """The names that a function binds. free: its free variables."""
     of = made.args
     given = [*of.posonlyargs, *of.args, *of.kwonlyargs, *filter(None, (of.vararg, of.kwarg))]
     return frozenset({x.arg for x in given} | assigned(made.body)) - free
 
 
-class _Comprehended(ast.NodeTransformer):
-    """Takes the list comprehensions at `lines` out of a statement. loops: what they become."""
+class _ComprehensionHoister(ast.NodeTransformer):
+    """Takes the list comprehensions at `lines` out of a statement. loops: the equivalent loops."""
 
     def __init__(self, lines: frozenset[int], name: str) -> None:
         self.lines, self.name, self.loops = lines, name, Body()
@@ -159,12 +173,12 @@ class _Comprehended(ast.NodeTransformer):
         return like(ast.Name(made, ast.Load()), node)
 
 
-def comprehended(s: ast.stmt, lines: frozenset[int], name: str) -> Body:
-    """`s` with such loops before it. Whatever else it computes comes behind them."""
+def hoist_comprehensions(s: ast.stmt, lines: frozenset[int], name: str) -> Body:
+    """`s`, preceded by loops that replace its list comprehensions. The rest of `s` is evaluated after them."""
     if not lines or not isinstance(
         s, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
     ):
         return [s]
-    found = _Comprehended(lines, name)
+    found = _ComprehensionHoister(lines, name)
     made = found.visit(s)
     return [*found.loops, made]

@@ -1,7 +1,7 @@
-"""Numbers of Python in tensors, while a model is traced: the number of a loop's turn, and what a turn counts.
+"""Scalar tensors that stand for Python numbers while a model is traced: the index of a loop, and counters.
 
-Nothing changes one where it is, as Python's `+=` does not. Of a turn's number, and of one that differs by a constant, it is known what it lies between:
-`x[:, t : t + 1]` is a slice of one.
+No operation changes one in place, as Python's `+=` does not change a number. A loop index, also plus a constant, has a known range, so the length
+of `x[:, t : t + 1]` is known to be 1.
 """
 
 import sys
@@ -21,8 +21,8 @@ _WHOLE = slice(None)
 
 
 @dataclass(frozen=True)
-class Span:
-    """A number that lies between `low` and `high`, both included, `offset` more than another of the same `base`."""
+class IndexRange:
+    """The range of an index: between `low` and `high`, both included. It is the loop index `base` plus `offset`."""
 
     low: Any
     high: Any
@@ -30,9 +30,9 @@ class Span:
     offset: Any = 0
 
 
-def number(x: torch.Tensor, span: Span | None = None) -> torch.Tensor:
-    """`x`, which Python would have as a number."""
-    setattr(x, _NUMBER, span)
+def number(x: torch.Tensor, index_range: IndexRange | None = None) -> torch.Tensor:
+    """Marks the scalar tensor `x` as standing for a Python number."""
+    setattr(x, _NUMBER, index_range)
     return x
 
 
@@ -40,11 +40,11 @@ def stands_for_number(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and hasattr(x, _NUMBER)
 
 
-def of_numbers(func: Callable[..., Any], args: Any, named: Any) -> Any:
-    """What an operator gives: of numbers alone a number, which is new, and in Python's type."""
+def apply_to_numbers(func: Callable[..., Any], args: Any, named: Any) -> Any:
+    """The result of an operator. If all arguments are numbers, it is a new number of the type that Python would give."""
     name = getattr(func, "__name__", "")
     if name in ("select", "narrow") and isinstance(args[0], torch.Tensor) and not named:
-        return _one(*args) if name == "select" else _several(*args)
+        return _select(*args) if name == "select" else _narrow(*args)
     if not all(isinstance(x, int | float | torch.SymInt) or stands_for_number(x) for x in (*args, *named.values())):  # fmt: skip
         return func(*args, **named)
     plain = name.strip("_")
@@ -56,10 +56,10 @@ def of_numbers(func: Callable[..., Any], args: Any, named: Any) -> Any:
     found = func(*args, **named)
     if not isinstance(found, torch.Tensor) or found.ndim:
         return found
-    return number(found, _moved(plain, *args))
+    return number(found, _shifted(plain, *args))
 
 
-# Python's operators in place, by the names of PyTorch's that are not.
+# Python's in-place operators, as PyTorch's out-of-place ones.
 _PLAIN = {f"i{n}": n for n in ("add", "sub", "mul", "pow")} | {
     "idiv": "true_divide",
     "itruediv": "true_divide",
@@ -69,19 +69,19 @@ _PLAIN = {f"i{n}": n for n in ("add", "sub", "mul", "pow")} | {
 _FRACTIONS = frozenset({"div", "truediv", "rdiv", "rtruediv", "idiv", "itruediv", "true_divide"})
 
 
-def _one(x: torch.Tensor, dim: int, place: torch.Tensor) -> torch.Tensor:
+def _select(x: torch.Tensor, dim: int, place: torch.Tensor) -> torch.Tensor:
     return x[(*[_WHOLE] * (dim % x.ndim), place)]
 
 
-def _several(x: torch.Tensor, dim: int, place: torch.Tensor, length: int) -> torch.Tensor:
+def _narrow(x: torch.Tensor, dim: int, place: torch.Tensor, length: int) -> torch.Tensor:
     end = number(
-        place + length, _moved("add", place, length)
+        place + length, _shifted("add", place, length)
     )  # a mode does not see its own operators
     return x[(*[_WHOLE] * (dim % x.ndim), slice(place, end))]
 
 
-def listed(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
-    """`torch.tensor(data)`, with such numbers in it."""
+def tensor_of(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+    """`torch.tensor(data)`, where `data` contains such numbers."""
 
     def made(x: Any) -> torch.Tensor:
         if isinstance(x, list | tuple):
@@ -94,49 +94,54 @@ def listed(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> t
     return found.to(device=device, dtype=dtype)
 
 
-def _moved(name: str, *args: Any) -> Span | None:
-    """The span of a sum or difference of a number and a constant."""
+def _shifted(name: str, *args: Any) -> IndexRange | None:
+    """The range of a number plus or minus a constant."""
     match name, args:
         case ("add" | "iadd" | "radd", (torch.Tensor() as x, int() | torch.SymInt() as k)):
-            ahead: Any = k
+            shift: Any = k
         case ("add" | "radd", (int() | torch.SymInt() as k, torch.Tensor() as x)):
-            ahead = k
+            shift = k
         case ("sub" | "isub", (torch.Tensor() as x, int() | torch.SymInt() as k)):
-            ahead = -k
+            shift = -k
         case _:
             return None
-    span: Span | None = getattr(x, _NUMBER)
-    if span is None:
+    index_range: IndexRange | None = getattr(x, _NUMBER)
+    if index_range is None:
         return None
-    return replace(span, low=span.low + ahead, high=span.high + ahead, offset=span.offset + ahead)
+    return replace(
+        index_range,
+        low=index_range.low + shift,
+        high=index_range.high + shift,
+        offset=index_range.offset + shift,
+    )
 
 
-def slices_of(index: Any) -> bool:
-    """Whether a tensor's index has a slice between such numbers."""
-    return any(map(_is_numbered, index if isinstance(index, tuple) else (index,)))
+def has_number_slice(index: Any) -> bool:
+    """Whether a tensor's index has a slice with such numbers as ends."""
+    return any(map(_has_number, index if isinstance(index, tuple) else (index,)))
 
 
-def _is_numbered(part: Any) -> bool:
+def _has_number(part: Any) -> bool:
     return isinstance(part, slice) and any(map(stands_for_number, (part.start, part.stop)))
 
 
-def sliced(x: torch.Tensor, index: Any) -> torch.Tensor:
-    """`x[index]`, with slices between such numbers. Raises CaptureError where these may not lie within `x`, or be of more than one length."""
+def sliced_by_numbers(x: torch.Tensor, index: Any) -> torch.Tensor:
+    """`x[index]`, where slices end at such numbers. Raises CaptureError if a slice may exceed `x` or have several lengths."""
     parts = list(index) if isinstance(index, tuple) else [index]
     for k, d in list(_dimensions(parts, x)):
-        x, parts[k] = x.index_select(d, _places(parts[k], x.shape[d]).to(x.device)), _WHOLE
+        x, parts[k] = x.index_select(d, _positions(parts[k], x.shape[d]).to(x.device)), _WHOLE
     return x if all(map(_is_whole, parts)) else x[tuple(parts)]
 
 
-def put_sliced(x: torch.Tensor, index: Any, value: Any) -> None:
-    """`x[index] = value`. Raises CaptureError as `sliced`, and where more such numbers are in the index."""
+def assign_slice(x: torch.Tensor, index: Any, value: Any) -> None:
+    """`x[index] = value`. Raises CaptureError as `sliced_by_numbers`, and if the index has more such numbers."""
     parts = list(index) if isinstance(index, tuple) else [index]
     found = list(_dimensions(parts, x))
-    others = [p for p in parts if not _is_numbered(p)]
+    others = [p for p in parts if not _has_number(p)]
     if len(found) != 1 or any(isinstance(p, torch.Tensor | list) for p in others):
         raise _refused()
     ((k, d),) = found
-    places = _places(parts[k], x.shape[d])
+    places = _positions(parts[k], x.shape[d])
     parts[k] = _WHOLE
     view = x if all(map(_is_whole, parts)) else x[tuple(parts)]
     # The dimension of the view: what is behind it in `x` and not an integer's, from the end.
@@ -146,9 +151,9 @@ def put_sliced(x: torch.Tensor, index: Any, value: Any) -> None:
     view[(*[_WHOLE] * at, places)] = value
 
 
-def selected(x: torch.Tensor, index: Any) -> tuple[torch.Tensor, tuple[Any, ...]] | None:
-    """`x` at those parts of an index that are sizes, which PyTorch would make numbers, with the rest of it; None without such parts, or where tensors
-    are among the others."""
+def selected_by_sizes(x: torch.Tensor, index: Any) -> tuple[torch.Tensor, tuple[Any, ...]] | None:
+    """Selects the parts of an index that are symbolic sizes, which PyTorch would turn into numbers. Returns the result with the remaining index; None
+    without such parts, or where the index contains tensors."""
     parts = list(index) if isinstance(index, tuple) else [index]
     if not isinstance(x, FakeTensor) or not any(isinstance(p, torch.SymInt) for p in parts):
         return None
@@ -160,9 +165,9 @@ def selected(x: torch.Tensor, index: Any) -> tuple[torch.Tensor, tuple[Any, ...]
 
 
 def _dimensions(
-    parts: list[Any], x: torch.Tensor, which: Callable[[Any], bool] = lambda p: _is_numbered(p)
+    parts: list[Any], x: torch.Tensor, which: Callable[[Any], bool] = lambda p: _has_number(p)
 ) -> Iterator[tuple[int, int]]:
-    """The parts that are such slices, or `which`, each with its dimension of `x`."""
+    """The parts of an index that satisfy `which`, by default slices with numbers, each with its dimension of `x`."""
     taken = sum(p is not None and p is not Ellipsis for p in parts)
     d = 0
     for k, part in enumerate(parts):
@@ -171,14 +176,16 @@ def _dimensions(
         d += x.ndim - taken if part is Ellipsis else part is not None
 
 
-def _places(part: slice, size: Any) -> torch.Tensor:
+def _positions(part: slice, size: Any) -> torch.Tensor:
     first, last = (getattr(x, _NUMBER, None) for x in (part.start, part.stop))
-    if part.step not in (None, 1) or not (isinstance(first, Span) and isinstance(last, Span)):
+    if part.step not in (None, 1) or not (
+        isinstance(first, IndexRange) and isinstance(last, IndexRange)
+    ):
         raise _refused()
     length = last.offset - first.offset
     if first.base is not last.base or not isinstance(length, int) or length < 1:
         raise _refused()
-    # Of two dimensions that are one size nothing is known before they are asked about, which is then a condition on calls.
+    # Comparing two sizes that are equal in the example adds a guard on calls.
     if not (statically_known_true(first.low >= 0) and last.high <= size):
         raise _refused()
     return part.start.reshape(1) + torch.arange(length) if length > 1 else part.start.reshape(1)
@@ -187,8 +194,8 @@ def _places(part: slice, size: Any) -> torch.Tensor:
 def _refused() -> CaptureError:
     frame = users_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     return CaptureError(
-        f"at {describe_frame(frame)}: the ends of a slice depend on the number of a turn, in a loop that takes as many turns as a size of dynamic_shapes says,"
-        " and it may be of several lengths, or end behind the tensor: take the whole tensor, and mask it by that number"
+        f"at {describe_frame(frame)}: the ends of a slice depend on the index of a loop over a size of dynamic_shapes,"
+        " and its length may vary, or it may end beyond the tensor: take the whole tensor, and mask it by that index"
     )
 
 

@@ -1,6 +1,6 @@
-"""The body of a loop, between marks in a graph (`branches/marks.py`), as a `scan`, or a `while_loop`.
+"""Turns a traced loop body, between markers in a graph (`branches/marks.py`), into a `scan` or a `while_loop`.
 
-It becomes a subgraph. What it reads of the graph around is given to it; what it changes in place there is carried, and written back behind
+The body becomes a subgraph. Outer values that it reads are passed in; outer tensors that it updates in place are carried, and written back after
 the loop.
 """
 
@@ -14,14 +14,14 @@ from torch import fx
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.branches.inside import between, changed_outside, copy_nodes, line_of
-from monotile.frontends.torch.branches.marks import UNTIL
+from monotile.frontends.torch.branches.marks import WHILE
 from monotile.frontends.torch.rewriting.aliasing import Groups, changed, packet, sources
 
 aten = torch.ops.aten
 
 
-class Rolled:
-    """The nodes between two marks, `turns` and `turned`, of `graph`. updated: what lies outside and is changed inside."""
+class LoopRegion:
+    """The nodes of `graph` between the markers `loop_begin` and `loop_end`. updated: outer tensors that they update in place."""
 
     def __init__(self, graph: fx.Graph, start: fx.Node, end: fx.Node) -> None:
         self.graph, self.start, self.end = graph, start, end
@@ -36,7 +36,7 @@ class Rolled:
         self.updated = list(dict.fromkeys(changed_outside([start, *self.nodes])))
 
     def _lift_sizes(self) -> None:
-        """What only computes sizes of others outside is moved there, since it may be read anywhere."""
+        """Moves computations of sizes from outer sizes out of the loop: they may be read anywhere."""
         inside = {self.start, *between(self.start, self.end)}
         for node in between(self.start, self.end):
             value = node.meta.get("val")
@@ -45,11 +45,11 @@ class Rolled:
                 inside.discard(node)
 
     def check(self, groups: Groups) -> None:
-        """Refuses what a turn cannot keep to itself."""
+        """Refuses a body whose tensors or updates are visible outside in a way that a subgraph cannot express."""
         for node in self.nodes:
             for user in node.users:
                 if user not in self.inside and user is not self.end:
-                    raise self._refusal(f"a tensor that its body makes, at {line_of(node)}, is used behind it by {line_of(user)}: bind it to a name in the body")  # fmt: skip
+                    raise self._refusal(f"a tensor that its body creates, at {line_of(node)}, is used after it by {line_of(user)}: bind it to a name in the body")  # fmt: skip
         for updated in self.updated:
             for other in self.outer():
                 if other is not updated and groups.of(other) is groups.of(updated):
@@ -58,14 +58,14 @@ class Rolled:
         self._check_shared(groups)
 
     def _check_shared(self, groups: Groups) -> None:
-        """Refuses what a turn updates in place and gives another name to, or a list: the next turn would have to update both."""
+        """Refuses a tensor that is updated in place and has another name or is in a list: the next iteration would have to update both."""
         first, last, each = self.start.args[1], self.end.args[1], _nodes(self.end.args[2])
         updated = {y for n in self.nodes for x in changed(n) for y in _back(x)}
-        begun = {n.args[1]: n for n in self.start.users}
+        inputs = {n.args[1]: n for n in self.start.users}
         pairs = [
             (x, y)
             for k, (x, y) in enumerate(zip(_nodes(first), _nodes(last), strict=True))
-            if begun.get(k + 1) in updated
+            if inputs.get(k + 1) in updated
         ]
         mutable = {groups.of(x) for x in (*self.updated, *(y for _, y in pairs))}
         known = Counter(groups.of(x) for x in _nodes(last))
@@ -80,18 +80,20 @@ class Rolled:
                 raise self._refusal(f"it updates a tensor in place that it begins with, from {line_of(x)}, and others know: begin with a clone")  # fmt: skip
 
     def _refusal(self, text: str) -> CaptureError:
-        what = "goes on as long as data say" if self.start.args[0] == UNTIL else "takes as many turns as a size of dynamic_shapes says"  # fmt: skip
-        return CaptureError(f"at {line_of(self.start)}: this loop {what}, and {text}")
+        what = "data" if self.start.args[0] == WHILE else "a size of dynamic_shapes"  # fmt: skip
+        return CaptureError(
+            f"at {line_of(self.start)}: the number of iterations of this loop depends on {what}, and {text}"
+        )
 
     def outer(self) -> list[fx.Node]:
-        """What the body reads or gives of the graph around it."""
+        """The outer nodes that the body reads or returns."""
         read = [x for n in (*self.nodes, self.end) for x in n.all_input_nodes]
         count: Any = self.end.args[0]
         own = {self.start, count} if not any(count in n.all_input_nodes for n in self.nodes) else {self.start}  # fmt: skip
         return [x for x in dict.fromkeys([*read, *self.updated]) if x not in self.inside | own]
 
     def replace(self, name: str, root: fx.GraphModule, groups: Groups) -> None:
-        """By a `scan` of a subgraph `name` of `root`."""
+        """Replaces the nodes by a `scan` of a new subgraph `name` of `root`."""
         count, first = self.start.args
         _, last, each = self.end.args
         closed = [x for x in self.outer() if x.op != "get_attr" and x not in self.updated]
@@ -106,7 +108,7 @@ class Rolled:
             step, outer = self.graph.get_attr(name), tuple(self._apart(closed, groups))
             values = [_like(x) for x in carried]
             stacked = list(self.end.meta["val"])[len(_nodes(last)) :]
-            if count == UNTIL:
+            if count == WHILE:
                 setattr(
                     root, f"{name}_test", fx.GraphModule(root, body.test(len(_nodes(first)) - 1))
                 )
@@ -130,7 +132,7 @@ class Rolled:
             self.graph.erase_node(node)
 
     def _apart(self, given: Sequence[fx.Node], groups: Groups) -> list[fx.Node]:
-        """`given` with copies where one shares memory with another, which `scan` refuses."""
+        """`given`, with copies where two share memory, which `scan` refuses."""
         seen, found = set[fx.Node](), list[fx.Node]()
         for x in given:
             again = groups.of(x) in seen and isinstance(x.meta.get("val"), torch.Tensor)
@@ -149,25 +151,27 @@ class Rolled:
 
 
 class _Body:
-    """The subgraph, as it is written: a function of what is carried, the number of the turn, and `closed`."""
+    """Builds the subgraph: a function of the carried values, the iteration index, and the outer values `closed`."""
 
-    def __init__(self, of: Rolled, carried: Sequence[fx.Node], closed: Sequence[fx.Node]) -> None:
+    def __init__(
+        self, of: LoopRegion, carried: Sequence[fx.Node], closed: Sequence[fx.Node]
+    ) -> None:
         self._of, self._graph = of, fx.Graph()
         self._env = dict[fx.Node, fx.Node]()
-        begun = {n.args[1]: n for n in of.start.users if n.target is operator.getitem}
+        inputs = {n.args[1]: n for n in of.start.users if n.target is operator.getitem}
         count = len(_nodes(of.start.args[1]))
         changes = {y for n in of.nodes for x in changed(n) for y in _back(x)}
         for k, x in enumerate(carried):
-            own = begun.get(k + 1) if k < count else x
+            own = inputs.get(k + 1) if k < count else x
             held = self._given(f"carried_{k}", x)
             if own is not None:
                 copied = own in changes or x in of.updated
                 self._env[own] = self._copy(held) if copied else held
-        if of.start.args[0] != UNTIL:
-            number = self._graph.placeholder("turn")
+        if of.start.args[0] != WHILE:
+            number = self._graph.placeholder("iteration")
             number.meta = dict(of.start.meta) | {"val": of.start.meta["val"][0]}
-            if 0 in begun:
-                self._env[begun[0]] = number
+            if 0 in inputs:
+                self._env[inputs[0]] = number
         for x in closed:
             self._env[x] = self._given(x.name, x)
 
@@ -189,7 +193,7 @@ class _Body:
         return graph
 
     def test(self, place: int) -> fx.Graph:
-        """Another function of the same: the one of these that says whether there is a next turn."""
+        """The condition of a `while_loop`: a function of the same arguments that returns the carried test."""
         graph = fx.Graph()
         given = [graph.node_copy(x) for x in self._graph.find_nodes(op="placeholder")]
         graph.output(given[place]).meta["val"] = given[place].meta["val"]
@@ -206,7 +210,7 @@ def _nodes(given: Any) -> list[fx.Node]:
 
 
 def _back(x: fx.Node) -> list[fx.Node]:
-    """`x` and what it may be a view of."""
+    """`x` and the tensors that it may be a view of."""
     found = [x]
     for y in found:
         found += [z for z in sources(y) if z not in found]
@@ -214,7 +218,7 @@ def _back(x: fx.Node) -> list[fx.Node]:
 
 
 def _same(node: fx.Node) -> Iterator[fx.Node]:
-    """The argument that a conversion gives as it is. The tracer knows the tensor by the conversion from then on."""
+    """The argument of a conversion that returns it unchanged. The tracer refers to the tensor by the conversion's node from then on."""
     x = node.args[0] if node.args else None
     if packet(node) not in ("aten.to", "aten.contiguous") or not isinstance(x, fx.Node):
         return

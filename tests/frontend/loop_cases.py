@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.frontend.turn_networks import IN, WIDTH, Recurrent
+from tests.frontend.loop_networks import IN, WIDTH, Recurrent
 
 
 class Left(Recurrent):
@@ -48,7 +48,7 @@ class Updated(Recurrent):
 
 
 class Stepped(Recurrent):
-    """Ranges with ends and steps, one of which may have no turn, and what is computed from their numbers."""
+    """Ranges with ends and steps, one of which may have no iterations, and what is computed from their numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Stepped(Recurrent):
 
 
 class Items(Recurrent):
-    """Tuples, several a turn, at both ends, in lists and dictionaries of lists; names for one list; how long it is."""
+    """Tuples, several an iteration, at both ends, in lists and dictionaries of lists; names for one list; how long it is."""
 
     def forward(self, x: Tensor) -> Any:
         pairs: list[Any] = []
@@ -97,7 +97,7 @@ class Items(Recurrent):
 
 
 class Begins(Recurrent):
-    """What only the first turn finds otherwise."""
+    """Values that have another type before the first iteration."""
 
     def forward(self, x: Tensor) -> Any:
         outs: list[Tensor] = []
