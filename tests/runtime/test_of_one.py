@@ -46,7 +46,7 @@ def truthy(x: torch.Tensor) -> torch.Tensor:
 
 
 def longer(x: torch.Tensor) -> torch.Tensor:
-    """A course for each side of a size, as positions beyond those that were trained."""
+    """A path for each side of a size, as positions beyond those that were trained."""
     return x[-4:] * 2 if x.shape[0] > 4 else x + 1
 
 
@@ -100,7 +100,7 @@ def compiled(f: Callable[..., torch.Tensor], *given: torch.Tensor, shapes: Any =
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_some_sizes_are_another_course(name: str) -> None:
+def test_some_sizes_take_another_path(name: str) -> None:
     f, example, shapes, calls = CASES[name]
     fast = compiled(f, *(torch.randn(n) for n in example), shapes=shapes)
     for size in calls:

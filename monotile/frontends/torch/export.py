@@ -16,7 +16,7 @@ from torch.fx.experimental import _config as config
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.branches.courses import all_courses, one_course
+from monotile.frontends.torch.branches.paths import all_paths, single_path
 from monotile.frontends.torch.callables import (
     Model,
     arguments,
@@ -265,13 +265,13 @@ def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
 
 def _with_choices(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
-        return one_course(run)
+        return single_path(run)
     except LoopDetectedError:
         pass
     except Exception as e:
         if "data-dependent" not in str(e):
             raise
-    return all_courses(run)
+    return all_paths(run)
 
 
 @contextmanager

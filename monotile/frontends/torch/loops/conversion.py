@@ -5,7 +5,7 @@ comprehensions.
 import ast
 from collections.abc import Sequence
 
-from monotile.frontends.torch.branches.sides import (
+from monotile.frontends.torch.branches.statements import (
     OWN,
     Body,
     assigned,

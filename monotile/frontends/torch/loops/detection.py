@@ -1,6 +1,6 @@
 """Detects where a traced model begins a loop whose number of iterations is a symbolic size.
 
-PyTorch would turn that size into a fixed number. Here the loop is detected first, its code is converted (`branches/choices.py`), and the model is
+PyTorch would turn that size into a fixed number. Here the loop is detected first, its code is converted (`branches/converted_functions.py`), and the model is
 traced again.
 """
 

@@ -1,4 +1,4 @@
-"""Turns a traced loop body, between markers in a graph (`branches/marks.py`), into a `scan` or a `while_loop`.
+"""Turns a traced loop body, between markers in a graph (`branches/markers.py`), into a `scan` or a `while_loop`.
 
 The body becomes a subgraph. Outer values that it reads are passed in; outer tensors that it updates in place are carried, and written back after
 the loop.
@@ -13,8 +13,13 @@ import torch
 from torch import fx
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.branches.inside import between, changed_outside, copy_nodes, line_of
-from monotile.frontends.torch.branches.marks import WHILE
+from monotile.frontends.torch.branches.markers import WHILE
+from monotile.frontends.torch.branches.subgraphs import (
+    changed_outside,
+    copy_nodes,
+    line_of,
+    nodes_between,
+)
 from monotile.frontends.torch.rewriting.aliasing import Groups, changed, packet, sources
 
 aten = torch.ops.aten
@@ -28,17 +33,17 @@ class LoopRegion:
         self._lift_sizes()
         for node in [n for n in start.users if not n.users]:
             graph.erase_node(node)
-        for node in between(start, end):
+        for node in nodes_between(start, end):
             for x in _same(node):
                 node.replace_all_uses_with(x)
-        self.nodes = between(start, end)
+        self.nodes = nodes_between(start, end)
         self.inside = set(self.nodes)
         self.updated = list(dict.fromkeys(changed_outside([start, *self.nodes])))
 
     def _lift_sizes(self) -> None:
         """Moves computations of sizes from outer sizes out of the loop: they may be read anywhere."""
-        inside = {self.start, *between(self.start, self.end)}
-        for node in between(self.start, self.end):
+        inside = {self.start, *nodes_between(self.start, self.end)}
+        for node in nodes_between(self.start, self.end):
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt) and inside.isdisjoint(node.all_input_nodes):
                 self.start.prepend(node)

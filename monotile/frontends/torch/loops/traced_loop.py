@@ -1,4 +1,4 @@
-"""Traces the body of a `for` loop with a dynamic number of iterations once, between markers (`branches/marks.py`).
+"""Traces the body of a `for` loop with a dynamic number of iterations once, between markers (`branches/markers.py`).
 
     for t in range(x.shape[1]):         loop = TracedLoop(call_in_head(range, x.shape[1]), ...)
         h = self.cell(x[:, t], h)       with loop:
@@ -27,7 +27,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.branches.marks import loop_begin, loop_end
+from monotile.frontends.torch.branches.markers import loop_begin, loop_end
 from monotile.frontends.torch.branches.selection import MISSING
 from monotile.frontends.torch.loops.carried import (
     ListGrowth,

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.branches.marks import WHILE, as_tensor, is_unknown, truth
-from monotile.frontends.torch.branches.sides import FLAG
+from monotile.frontends.torch.branches.markers import WHILE, as_tensor, is_unknown, truth
+from monotile.frontends.torch.branches.statements import FLAG
 from monotile.frontends.torch.loops.carried import ListGrowth, Place, number_type
 from monotile.frontends.torch.loops.stacked import LoopItems
 from monotile.frontends.torch.loops.tensor_numbers import number

@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.branches.marks import ASSERTED, known
+from monotile.frontends.torch.branches.markers import ASSERTED, guard
 from monotile.frontends.torch.numbers.whole import is_float, is_whole
 from monotile.frontends.torch.origin import is_tracers, users_frame
 from monotile.frontends.torch.tracing.unchanged import held_tensors, unchanged
@@ -69,7 +69,7 @@ class Told:
             flat = found.reshape(-1).tolist() if isinstance(found, np.ndarray) else found
             values: list[Any] = pytree.tree_leaves(flat)
             asked = x if isinstance(values[0], float) else x.to(torch.int64)
-            known(
+            guard(
                 asked.reshape(-1),
                 values,
                 f"a number asked of the call that was {str(flat)[:MOST]} when compiled",
@@ -197,7 +197,7 @@ def _may_be_told(exported: ExportedProgram) -> bool:
             node.op == "placeholder" and node.name in given and is_float(value)
         ) or not floats.isdisjoint(node.all_input_nodes):
             floats.add(node)
-        told = node.target is known and node.args[2] != ASSERTED
+        told = node.target is guard and node.args[2] != ASSERTED
         if (
             told
             and (node in floats or _is_computed(node.args[0]))

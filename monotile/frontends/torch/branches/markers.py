@@ -1,12 +1,12 @@
-"""Marks in an exported graph: where the sides of a Python `if` on a tensor lie.
+"""Marker operators in an exported graph, which enclose the branches of a Python `if` on a tensor and the bodies of loops.
 
-Both sides are traced, one behind the other, between marks; `regions.py` makes a `torch.cond` of them. A fork is where a trace of the
-model took one of two ways; `merge.py` puts the traces of both ways between marks.
+Both branches are traced, one after the other, between markers; `regions.py` makes a `torch.cond` of them. A fork is where a trace of the model took
+one of two paths; `merge.py` puts the traces of both paths between markers.
 
-    side(test, 0)  nodes of the side taken where `test` (bool []) holds
-    side(test, 1)  nodes of the other
-    side(test, 2)
-    choose(test, then, otherwise)  a result, for each: of the same type on both sides; None where a side has none
+    branch(test, 0)  nodes of the branch taken if `test` (bool []) is true
+    branch(test, 1)  nodes of the other branch
+    branch(test, 2)
+    join(test, then, otherwise)  for each result: of the same type in both branches; None where a branch has none
 
 Two markers enclose the body of a loop that is traced once; `loops/scan.py` makes a `scan` of it:
 
@@ -15,7 +15,7 @@ Two markers enclose the body of a loop that is traced once; `loops/scan.py` make
 
 If `count` is WHILE, the last carried value, bool [], says whether there is another iteration, and the loop becomes a `while_loop`.
 
-And what a graph takes for granted: `known(x, values, text)`, that the numbers in x [n] are these; each call asks (`lower/known.py`).
+`guard(x, values, text)` states that the numbers in x [n] are these; each call checks it (`lower/guards.py`).
 """
 
 from typing import Any
@@ -26,18 +26,18 @@ from torch.fx.node import has_side_effect
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 WHILE = -1
-ASSERTED = "asserted"  # the text of an assertion of the model's
+ASSERTED = "asserted"  # the text of a guard that is an assertion of the model
 _LIBRARY = torch.library.Library("monotile", "DEF")
-_LIBRARY.define("side(Tensor test, int part) -> ()")
+_LIBRARY.define("branch(Tensor test, int part) -> ()")
 _LIBRARY.define("fork(Tensor test) -> ()")
-_LIBRARY.define("known(Tensor x, Scalar[] values, str text) -> ()")
-_LIBRARY.define("choose(Tensor test, Tensor? then, Tensor? otherwise) -> Tensor")
+_LIBRARY.define("guard(Tensor x, Scalar[] values, str text) -> ()")
+_LIBRARY.define("join(Tensor test, Tensor? then, Tensor? otherwise) -> Tensor")
 _LIBRARY.define("loop_begin(SymInt count, Tensor[] first) -> Tensor[]")
 _LIBRARY.define("loop_end(SymInt count, Tensor[] last, Tensor[] each) -> Tensor[]")
 
 
-def _nothing(*_: object) -> None:
-    """Runs a mark."""
+def _no_operation(*_: object) -> None:
+    """Markers compute nothing."""
 
 
 def _like(_: torch.Tensor, then: torch.Tensor | None, otherwise: torch.Tensor | None) -> Any:
@@ -58,32 +58,32 @@ def _loop_end(count: Any, last: list[torch.Tensor], each: list[torch.Tensor]) ->
     return [*map(_new, last), *(_new(x, count) for x in each)]
 
 
-_LIBRARY.impl("side", _nothing, "CompositeExplicitAutograd")
-_LIBRARY.impl("fork", _nothing, "CompositeExplicitAutograd")
-_LIBRARY.impl("known", _nothing, "CompositeExplicitAutograd")
-_LIBRARY.impl("choose", _like, "CompositeExplicitAutograd")
+_LIBRARY.impl("branch", _no_operation, "CompositeExplicitAutograd")
+_LIBRARY.impl("fork", _no_operation, "CompositeExplicitAutograd")
+_LIBRARY.impl("guard", _no_operation, "CompositeExplicitAutograd")
+_LIBRARY.impl("join", _like, "CompositeExplicitAutograd")
 torch.library.register_fake("monotile::loop_begin", _loop_begin, lib=_LIBRARY)
 torch.library.register_fake("monotile::loop_end", _loop_end, lib=_LIBRARY)
 
-side: Any = torch.ops.monotile.side.default
+branch: Any = torch.ops.monotile.branch.default
 fork: Any = torch.ops.monotile.fork.default
-known: Any = torch.ops.monotile.known.default
-choose: Any = torch.ops.monotile.choose.default
+guard: Any = torch.ops.monotile.guard.default
+join: Any = torch.ops.monotile.join.default
 loop_begin: Any = torch.ops.monotile.loop_begin.default
 loop_end: Any = torch.ops.monotile.loop_end.default
-for _mark in (side, fork, known, loop_begin, loop_end):
+for _mark in (branch, fork, guard, loop_begin, loop_end):
     has_side_effect(_mark)  # else it would be dead code
 
 
 def truth(x: torch.Tensor) -> torch.Tensor:
-    """bool [], whether the one element of `x` is not zero."""
+    """bool []: whether the only element of `x` is nonzero."""
     if x.numel() != 1:
         raise RuntimeError(f"the truth of a tensor of shape {tuple(x.shape)} is ambiguous")
     return x.reshape(()) != 0
 
 
 def is_unknown(x: Any) -> bool:
-    """Whether `x` compares sizes that data decide, and may be either."""
+    """Whether `x` is a comparison of data-dependent sizes that may be true or false."""
     if not isinstance(x, torch.SymBool):
         return False
     if statically_known_true(x) or statically_known_true(torch.sym_not(x)):
@@ -93,5 +93,5 @@ def is_unknown(x: Any) -> bool:
 
 
 def as_tensor(x: torch.SymBool) -> torch.Tensor:
-    """The bool, in a graph that is traced."""
+    """The bool as a tensor of the traced graph."""
     return torch.full((), torch.sym_ite(x, 1, 0), dtype=torch.int64) != 0

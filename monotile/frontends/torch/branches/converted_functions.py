@@ -1,5 +1,4 @@
-"""The functions of a model whose `if`s on tensors are converted (`conversion.py`): they have the new code during the export and their own
-afterwards."""
+"""Replaces the code of functions by converted code (`conversion.py`) during an export, and restores it afterwards."""
 
 import gc
 from collections.abc import Generator
@@ -7,49 +6,49 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 
 from monotile.frontends.torch.branches.conversion import converted
-from monotile.frontends.torch.branches.selection import Choice
+from monotile.frontends.torch.branches.selection import TracedIf
 from monotile.frontends.torch.loops.traced_loop import TracedLoop
 from monotile.frontends.torch.sizes.open_names import OpenNames
 
-MOST = 16  # limit of functions converted for one model
+MAX_FUNCTIONS = 16  # limit of functions converted for one model
 
 
-class Choices:
-    """Conversions, function by function and line by line, as the export meets tests that are tensors."""
+class Conversions:
+    """The conversions of one model, by function and line, made as the export meets conditions that are tensors."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._functions: dict[CodeType, list[FunctionType]] = {}  # by their own code
+        self._max = most
+        self._functions: dict[CodeType, list[FunctionType]] = {}  # by their original code
         self._lines: dict[CodeType, frozenset[int]] = {}
-        self._loops: dict[CodeType, frozenset[int]] = {}  # heads of loops
-        self._own: dict[CodeType, CodeType] = {}  # of the new code
+        self._loops: dict[CodeType, frozenset[int]] = {}  # the heads of loops
+        self._own: dict[CodeType, CodeType] = {}  # the original code of converted code
         self._refused: set[tuple[CodeType, int]] = set()
         self._names = OpenNames()
 
     def convert(self, code: CodeType, line: int) -> bool:
-        """Converts what is at `line` of the function that now has `code`; returns whether that can be done and was not yet."""
+        """Converts the statement at `line` of the function that now has `code`. Returns whether that was possible and new."""
         own = self._own.get(code, code)
         lines = self._lines.get(own, frozenset())
         if line in lines or (own, line) in self._refused:
             return False
-        if own not in self._lines and len(self._lines) >= self._most:
+        if own not in self._lines and len(self._lines) >= self._max:
             return False
         if not self._set(own, lines | {line}, self._loops.get(own, frozenset())):
             self._refused.add((own, line))
             return False
         return True
 
-    def begins(self, frame: FrameType) -> bool:
-        """Whether what `frame` makes a number of stays a size from now on: it begins a loop that takes as many turns, which is converted, or asks by a
-        name that gives what PyTorch computes."""
+    def keeps_dynamic(self, frame: FrameType) -> bool:
+        """Whether the size that `frame` turns into a number stays dynamic from now on: the frame begins a loop, which is converted, or calls a
+        builtin that is replaced by a symbolic one (`sizes/open_names.py`)."""
         return self._names.opens(frame) or self.convert_loop(self.own(frame.f_code), frame.f_lineno)
 
     def own(self, code: CodeType) -> CodeType:
-        """What a function that now has `code` had."""
+        """The original code of a function that now has `code`."""
         return self._own.get(code, code)
 
     def convert_loop(self, own: CodeType, line: int) -> bool:
-        """Whether the loop whose head is at `line` of the function of code `own` can be converted and was not; it is from now on."""
+        """Converts the loop whose head is at `line` of the function with the original code `own`. Returns whether that was possible and new."""
         heads = self._loops.get(own, frozenset())
         if line in heads or (own, line) in self._refused:
             return False
@@ -59,7 +58,7 @@ class Choices:
         return True
 
     def refuse(self, code: CodeType, line: int) -> None:
-        """Undoes what was converted at `line`, for good."""
+        """Undoes the conversion at `line` permanently."""
         own = self._own[code]
         self._refused.add((own, line))
         near = {k for k in self._lines[own] if (own, k) not in self._refused}
@@ -67,14 +66,14 @@ class Choices:
         if not self._set(own, frozenset(near), heads):
             self._set(own, frozenset(), heads)
 
-    def open_in(self, frame: FrameType | None) -> tuple[CodeType, int] | None:
-        """The innermost converted `if` of which `frame` or a caller runs a side: the function's code and the line."""
+    def if_of(self, frame: FrameType | None) -> tuple[CodeType, int] | None:
+        """The innermost converted `if` in whose branch `frame` or a caller runs: the function's code and the line."""
         lines = list[int]()  # of conditional expressions
         while frame is not None:
-            if frame.f_code is Choice.value.__code__:
+            if frame.f_code is TracedIf.value.__code__:
                 lines.append(frame.f_locals["self"].line)
             elif frame.f_code in self._own:
-                open_ = [x for x in frame.f_locals.values() if isinstance(x, Choice) and x.open]
+                open_ = [x for x in frame.f_locals.values() if isinstance(x, TracedIf) and x.open]
                 lines += [max(x.line for x in open_)] if open_ else []
                 if lines:
                     return frame.f_code, lines[0]
@@ -82,7 +81,7 @@ class Choices:
         return None
 
     def loop_of(self, frame: FrameType | None) -> TracedLoop | None:
-        """The innermost loop of which `frame` or a caller runs a turn that is traced for all."""
+        """The innermost loop in whose traced iteration `frame` or a caller runs."""
         while frame is not None:
             if frame.f_code in self._own:
                 open_ = [x for x in frame.f_locals.values() if isinstance(x, TracedLoop) and x.open]
@@ -92,7 +91,7 @@ class Choices:
         return None
 
     def raised_in(self, error: BaseException) -> CodeType:
-        """The code of the function whose `if` or loop cannot be converted."""
+        """The converted code of the innermost function in the traceback of `error`."""
         trace, found = error.__traceback__, list[CodeType]()
         while trace is not None:
             found.append(trace.tb_frame.f_code)
@@ -127,9 +126,9 @@ class Choices:
 
 
 @contextmanager
-def choices(most: int = MOST) -> Generator[Choices]:
-    """Restores the code of all functions converted within, `most` of them."""
-    found = Choices(most)
+def function_conversions(most: int = MAX_FUNCTIONS) -> Generator[Conversions]:
+    """Within, at most `most` functions are converted. Restores their code."""
+    found = Conversions(most)
     try:
         yield found
     finally:

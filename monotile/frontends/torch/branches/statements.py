@@ -1,4 +1,4 @@
-"""The statements in the sides of a Python `if` that is converted (`conversion.py`): which may be there, and what they assign."""
+"""Analysis of the statements in the branches of a converted `if` (`conversion.py`): which are allowed, and which names they read and assign."""
 
 import ast
 from collections import Counter
@@ -7,16 +7,16 @@ from typing import Any
 
 Body = list[ast.stmt]
 OWN = "_monotile_"  # prefix of generated names
-FLAG = f"{OWN}is_"  # of those that are bools, or tensors of one
+FLAG = f"{OWN}is_"  # prefix of flags: bools, or tensors of one bool
 
 
 def lines_of(test: ast.expr, lines: Iterable[int]) -> list[int]:
-    """Those of `lines` at which `test` is."""
+    """Those of `lines` that `test` spans."""
     return [k for k in lines if test.lineno <= k <= (test.end_lineno or test.lineno)]
 
 
 def assigned(body: Iterable[ast.stmt]) -> set[str]:
-    """The names that are bound."""
+    """The names that `body` binds."""
     found = (x for s in body for x in ast.walk(s) if isinstance(x, ast.Name))
     return {x.id for x in found if isinstance(x.ctx, ast.Store)}
 
@@ -33,7 +33,7 @@ def loads(s: ast.stmt) -> Counter[str]:
 
 
 def read_before(body: Body, bound: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The names that may be read before they are bound. bound: those that are already."""
+    """The names that may be read before they are bound. bound: names that are bound already."""
     found = frozenset[str]()
     for s in body:
         match s:
@@ -52,14 +52,14 @@ def read_before(body: Body, bound: frozenset[str] = frozenset()) -> frozenset[st
             case ast.While(test, inner, orelse):
                 found |= loads(ast.Expr(test)).keys() - bound
                 found |= read_before(inner, bound) | read_before(orelse, bound)
-            case _:  # of what it binds, a part of it may be read first
+            case _:  # it may read a name before it binds it
                 found |= (loads(s).keys() | assigned([s])) - bound
         bound |= _bound(s)
     return found
 
 
 def bound_by(body: Body) -> frozenset[str]:
-    """The names that are bound behind `body`, if it is not left before its end."""
+    """The names that are bound after `body`, if it runs to its end."""
     found = frozenset[str]()
     for s in body:
         if any(isinstance(x, (ast.Break, ast.Continue)) for x in ast.walk(s)):
@@ -69,7 +69,7 @@ def bound_by(body: Body) -> frozenset[str]:
 
 
 def _bound(s: ast.stmt) -> frozenset[str]:
-    """The names that are bound behind `s`, whichever way it takes."""
+    """The names that are bound after `s` on every path."""
     match s:
         case ast.If(_, first, second):
             return bound_by(first) & bound_by(second)
@@ -86,8 +86,8 @@ def _with_names(s: ast.With) -> frozenset[str]:
 
 
 def may_run(body: Iterable[ast.stmt], *, looped: bool = False) -> bool:
-    """Whether `body` changes nothing but local names and tensors, as far as its text says, and what `guarded` shows to a choice. looped: it is in
-    a loop of the same side."""
+    """Whether, by its source, `body` changes nothing but local names, tensors, and what `guarded` checks at run time. looped: whether it is in a loop
+    of the same branch."""
     return all(_may_run(s, looped) for s in body)
 
 
@@ -135,13 +135,13 @@ def _is_attribute(t: ast.expr) -> bool:
 
 
 def _is_in_place(name: str) -> bool:
-    """Whether a method is PyTorch's, in place."""
+    """Whether a method is an in-place method of PyTorch."""
     return name.endswith("_") and not name.endswith("__")
 
 
 def guarded(body: Body, choice: str) -> Body:
-    """`body` with what it changes in place shown to `choice`, which refuses what is no tensor (`selection.Choice.changed`), as are attributes that it
-    sets (`kept`) and what it calls for nothing but an effect (`called`)."""
+    """`body` with run-time checks by `choice`, a `selection.TracedIf`: that objects changed in place are tensors (`changed`), of attributes that it sets
+    (`kept`), and of functions called only for their effect (`called`)."""
     return [new for s in body for new in _guarded(s, choice)]
 
 
@@ -194,7 +194,7 @@ def _call(choice: str, method: str, *given: ast.expr) -> ast.expr:
 
 
 def like(node: Any, other: ast.AST) -> Any:
-    """`node` and the new ones in it at the place of `other`."""
+    """`node`, whose new nodes get the source location of `other`."""
     for x in ast.walk(node):
         if isinstance(x, (ast.expr, ast.stmt)) and not hasattr(x, "lineno"):
             ast.copy_location(x, other)

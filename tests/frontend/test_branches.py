@@ -277,7 +277,7 @@ class Modes(nn.Module):
 
 
 class Cond(nn.Module):
-    """`torch.cond` in a side, and in what courses have in common."""
+    """`torch.cond` in a branch, and in the common part of paths."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(2):
@@ -357,7 +357,7 @@ def test_a_line_is_still_the_users() -> None:
     found = export(Model(), (torch.ones(3),))
     (node,) = [n for n in found.graph.nodes if "sin" in str(n.target)]
     line = inspect.getsourcelines(Model.forward)[1] + 3
-    assert f'test_choices.py", line {line}' in node.meta["stack_trace"]
+    assert f'test_branches.py", line {line}' in node.meta["stack_trace"]
 
 
 def test_a_few_element_wise_operators_are_no_branch() -> None:

@@ -75,21 +75,21 @@ class Viewed(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Shapes, r"one side gives float32\[2, 3\] on cpu, the other float32\[4, 3\]"),
-        (Types, r"one side gives float16.*the other float32"),
-        (Values, "one side gives 1, the other 2"),
+        (Shapes, r"one branch returns float32\[2, 3\] on cpu, the other float32\[4, 3\]"),
+        (Types, r"one branch returns float16.*the other float32"),
+        (Values, "one branch returns 1, the other 2"),
         (Structures, "results of different structure"),
         (Counted, r"assigns a global name.*torch\.where"),
         (Raises, r"value is True.*fails.*ValueError: not a number.*torch\._check"),
-        (Viewed, "by a view made before it: make the view in that side"),
+        (Viewed, "by a view made before it: make the view in that branch"),
     ],
 )
-def test_what_is_no_choice_is_an_error(
+def test_what_is_no_branch_is_an_error(
     model: type[nn.Module], words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = model.forward.__code__
     with pytest.raises(CaptureError, match=words) as caught:
         export(model(), (torch.ones(4, 3),))
-    assert re.search(r"test_refused_choices.py:\d+, in forward: +(if|while) x", str(caught.value))
+    assert re.search(r"test_refused_branches.py:\d+, in forward: +(if|while) x", str(caught.value))
     assert model.forward.__code__ is before
     assert not capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""What a call changes that is a statement of its own, in a side of a Python `if` (`sides.py`), judged by the text of what is called."""
+"""Whether a call that is a statement in a branch (`statements.py`) has side effects, judged by the source of the called function."""
 
 import ast
 import inspect
@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-_TELLING = (print, warnings.warn)
+_OUTPUT = (print, warnings.warn)
 
 
 def changes_tensors_only(called: Callable[..., Any]) -> bool:
-    """Whether a call does nothing that lasts but update tensors in place, or says something: then both sides may make it. A function may hold
-    assignments to its own names, methods in place that tensors have, and branches and loops of these."""
+    """Whether the only side effects of a call are in-place updates of tensors, or output: then both branches may make it. The function may contain
+    assignments to its own names, in-place methods of tensors, and branches and loops of these."""
     if isinstance(called, MethodType) and isinstance(called.__self__, logging.Logger):
         return True
-    if called in _TELLING:
+    if called in _OUTPUT:
         return True
     function = inspect.unwrap(called.__func__ if isinstance(called, MethodType) else called)
     if not isinstance(function, FunctionType):
@@ -36,7 +36,7 @@ def _is_local(s: ast.stmt) -> bool:
     match s:
         case ast.Pass() | ast.Assert() | ast.Expr(ast.Constant()) | ast.Break() | ast.Continue():
             return True
-        case ast.Return():  # what a call would give is not asked for
+        case ast.Return():  # the result of the call is not used
             return not any(isinstance(x, ast.Call) for x in ast.walk(s))
         case ast.Assign(targets):
             return all(map(_is_name, targets))

@@ -1,7 +1,7 @@
-"""Statements that leave a side of a Python `if`, written without leaving it.
+"""Removes early exits (return, break, continue) from the branches of a Python `if`.
 
-What is behind an `if` of which one side ends with a return (or a continue, in a loop's body) moves into the side that goes on. In a loop
-that a return or a break may leave, each iteration asks first whether one has (of a `while`, its test):
+If one branch ends with a return (or a continue, in a loop's body), the statements after the `if` move into the other branch. In a loop that a return
+or break may leave, each iteration (of a `while`, its test) first checks a flag:
 
     for layer in layers:                  done = False
         x = layer(x)                      for layer in layers:
@@ -18,16 +18,16 @@ import ast
 import copy
 from collections.abc import Callable, Mapping
 
-from monotile.frontends.torch.branches.sides import FLAG, OWN, Body, like, lines_of
+from monotile.frontends.torch.branches.statements import FLAG, OWN, Body, like, lines_of
 
-RESULT = f"{OWN}result"  # of a function whose returns were moved
+RESULT = f"{OWN}result"  # the result of a function whose returns were removed
 
-# What stands for a statement that leaves: by its type.
+# The replacements of exit statements, by type.
 Instead = Mapping[type[ast.stmt], Callable[[ast.stmt], Body]]
 
 
 def without_exits(made: ast.FunctionDef, lines: frozenset[int]) -> None:
-    """Changes `made` itself, where an `if` at `lines` is left by a return, or by a break or return of a loop directly in the function."""
+    """Changes `made` in place, where an `if` at `lines` has a return, or a break or return of a loop directly in the function."""
     made.body = [new for k, s in enumerate(made.body) for new in _loop(s, k, lines)]
     moved = fold(made.body, {ast.Return: lambda s: [_result(s)]}, lines, nothing=_result)
     if moved:
@@ -35,7 +35,7 @@ def without_exits(made: ast.FunctionDef, lines: frozenset[int]) -> None:
 
 
 def without_continue(body: Body, lines: frozenset[int]) -> Body:
-    """The body of a loop, changed where an `if` at `lines` is left by a continue."""
+    """The body of a loop without the continues in an `if` at `lines`."""
     return fold(body, {ast.Continue: lambda _: []}, lines) or body
 
 
@@ -64,7 +64,7 @@ def _loop(s: ast.stmt, k: int, lines: frozenset[int]) -> Body:
     going = ast.UnaryOp(ast.Not(), _read(done))
     if isinstance(s, ast.For):
         s.body = [_if(going, body, line)]
-    else:  # its test is asked no more, and is a tensor as `done` is
+    else:  # its test is not evaluated any more, and is a tensor if `done` is
         s.body, s.test = body, _if(ast.BoolOp(ast.And(), [going, s.test]), [], line).test
     orelse, s.orelse = s.orelse, Body()
     first = [like(_assign(n, ast.Constant(False)), s) for n in (done, returned)]
@@ -76,7 +76,7 @@ def _loop(s: ast.stmt, k: int, lines: frozenset[int]) -> Body:
 
 
 def _is_endless(s: ast.For | ast.While) -> bool:
-    """Whether only a return ends it."""
+    """Whether only a return ends the loop."""
     left = any(isinstance(x, ast.Break) for x in ast.walk(s))
     return isinstance(s, ast.While) and isinstance(s.test, ast.Constant) and bool(s.test.value) and not left  # fmt: skip
 
@@ -115,10 +115,10 @@ def fold(
     anywhere: bool = False,
     nothing: Callable[[ast.stmt | None], ast.stmt] | None = None,
 ) -> Body | None:
-    """`body` with what is behind an `if` that may be left moved into the side that goes on; None if there is no such `if` at `lines`
-    (`anywhere`: at all), or both sides go on, so that the rest would be there twice.
+    """`body` with the statements after an `if` with an exit moved into its other branch. None if there is no such `if` at `lines` (`anywhere`: at
+    all), or if neither branch always exits, so that the rest would be duplicated.
 
-    instead: for each kind of statement that leaves, at the end of a side. nothing: for a side that ends without one.
+    instead: the replacement of each kind of exit at the end of a branch. nothing: for a branch that ends without one.
     """
     ends = tuple(instead)
     for k, s in enumerate(body):
@@ -139,7 +139,7 @@ def fold(
 
 
 def _is_wanted(s: ast.If, lines: frozenset[int]) -> bool:
-    """Whether it, or an `if` directly in it, is at `lines`."""
+    """Whether the test of `s`, or of an `if` directly in it, is at `lines`."""
     return any(lines_of(t, lines) for t in _tests(s))
 
 
@@ -159,7 +159,7 @@ def _ends(body: Body, ends: tuple[type[ast.stmt], ...]) -> bool:
 def _without(
     body: Body, instead: Instead, nothing: Callable[[ast.stmt | None], ast.stmt] | None
 ) -> Body:
-    """`body` with another end, where it leaves."""
+    """`body` with its exit replaced."""
     last = body[-1] if body else None
     if isinstance(last, ast.If):
         passed = ast.copy_location(ast.Pass(), last.test)

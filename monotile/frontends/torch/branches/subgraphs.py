@@ -1,4 +1,4 @@
-"""What lies between two marks of a graph (`marks.py`), of which a subgraph is made: a side of an `if`, or the body of a loop."""
+"""The nodes between two markers of a graph (`markers.py`), which become a subgraph: a branch of an `if`, or the body of a loop."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -8,7 +8,7 @@ from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.rewriting.aliasing import changed, sources
 
 
-def between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
+def nodes_between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
     found = list[fx.Node]()
     node = first.next
     while node is not last:
@@ -18,7 +18,7 @@ def between(first: fx.Node, last: fx.Node) -> list[fx.Node]:
 
 
 def changed_outside(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
-    """What `nodes` update in place that is not made by them."""
+    """The outer tensors that `nodes` update in place."""
     inside = set(nodes)
     todo = [x for n in nodes for x in changed(n)]
     while todo:
@@ -30,7 +30,7 @@ def changed_outside(nodes: Sequence[fx.Node]) -> Iterator[fx.Node]:
 
 
 def copy_nodes(nodes: Iterable[fx.Node], graph: fx.Graph, env: dict[fx.Node, fx.Node]) -> None:
-    """Copies `nodes` to the end of `graph`, with the attributes that they read. env: what a node is there; those in it are not copied."""
+    """Copies `nodes` to the end of `graph`, with the attributes that they read. env: maps nodes to their copies; those in it are not copied again."""
     for node in nodes:
         for x in node.all_input_nodes:
             if x.op == "get_attr" and x not in env:
@@ -40,5 +40,5 @@ def copy_nodes(nodes: Iterable[fx.Node], graph: fx.Graph, env: dict[fx.Node, fx.
 
 
 def line_of(node: fx.Node) -> str:
-    """The user's, or the node's name."""
+    """The user's source line, or the node's name."""
     return origin(node.stack_trace) or node.name

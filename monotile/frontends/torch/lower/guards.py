@@ -1,4 +1,4 @@
-"""What a graph takes for granted of its data: see `marks.known`."""
+"""Guards on data: see `markers.guard`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 
 from monotile.frontends.builder import Builder, Unsupported, load
-from monotile.frontends.torch.branches.marks import ASSERTED
+from monotile.frontends.torch.branches.markers import ASSERTED
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, idx
 
 
-def known(b: Builder, x: Tensor, values: Sequence[int | float], text: str) -> None:
-    """A look-up in one element, whose place is that one only where `x` is as it is taken to be: each call checks it as any index from data."""
-    if b.granted is None and text == ASSERTED:  # on a side of an `if`
+def guard(b: Builder, x: Tensor, values: Sequence[int | float], text: str) -> None:
+    """Checks in each call that `x` has these values: a lookup in a tensor of one element, whose index is in range only then."""
+    if b.granted is None and text == ASSERTED:  # in a branch
         return
     if b.granted is None:
-        raise Unsupported("a number is asked inside control flow")
+        raise Unsupported("a number is read inside control flow")
     wanted = b.constant(np.asarray(values, np.float64 if x.dtype.is_float else np.int64))
     only = b.constant(np.zeros(1, np.int32), text)  # its name is in the message
 
@@ -28,4 +28,4 @@ def known(b: Builder, x: Tensor, values: Sequence[int | float], text: str) -> No
     b.granted.append(b.emit(x.shape, DType.I32, body, part="checked"))
 
 
-LOWERINGS: Mapping[str, Callable[..., Any]] = {"monotile.known": known}
+LOWERINGS: Mapping[str, Callable[..., Any]] = {"monotile.guard": guard}
