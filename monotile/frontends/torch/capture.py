@@ -25,7 +25,7 @@ from monotile.frontends.torch.callables import Model, noted_parameters
 from monotile.frontends.torch.complex.pair import Pair, constant_pair, interleaved
 from monotile.frontends.torch.export import export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
-from monotile.frontends.torch.numbers.given import numbers_given
+from monotile.frontends.torch.numbers.returned_numbers import returned_numbers
 from monotile.frontends.torch.refusals import refuse_devices, refused_object
 from monotile.frontends.torch.rewriting.decompose import decompose, quiet
 from monotile.frontends.torch.rewriting.lifted import memory_of
@@ -255,7 +255,9 @@ def _results(exported: ExportedProgram, found: Sequence[Any], inputs: _Inputs, b
     places: dict[str, int] = {}
     counted: set[str] = set()
     specs = exported.graph_signature.output_specs
-    numbers = iter(numbers_given(exported.graph_module, sum(s.kind not in _CHANGES for s in specs)))
+    numbers = iter(
+        returned_numbers(exported.graph_module, sum(s.kind not in _CHANGES for s in specs))
+    )
     for value, spec in zip(found, specs, strict=True):
         if spec.kind in _CHANGES:
             states[inputs.state(spec)] = _copy(b, value) if value in given else value

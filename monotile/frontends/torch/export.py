@@ -29,11 +29,14 @@ from monotile.frontends.torch.callables import (
 )
 from monotile.frontends.torch.loops.detection import LoopDetectedError
 from monotile.frontends.torch.loops.traced_loop import loops_traced_once
-from monotile.frontends.torch.numbers.filled import fills_with_tensors
-from monotile.frontends.torch.numbers.given import Given
-from monotile.frontends.torch.numbers.picked import check_picked, picks_by_tensors
+from monotile.frontends.torch.numbers.example_values import (
+    arange_reads_tensors,
+    exported_with_example_values,
+)
 from monotile.frontends.torch.numbers.read_numbers import check_numbers
-from monotile.frontends.torch.numbers.told import exported_as_told, ranges_of_tensors
+from monotile.frontends.torch.numbers.returned_numbers import ReturnedNumbers
+from monotile.frontends.torch.numbers.tensor_fills import tensors_fill
+from monotile.frontends.torch.numbers.tensor_indices import check_indexed_copies, tensors_index
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.rewriting.autocast import within
 from monotile.frontends.torch.rewriting.contexts import without_contexts
@@ -136,8 +139,8 @@ def export(
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
-    keys, numbers = Keys(), Given()
-    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.heard(model), asked() as found, \
+    keys, numbers = Keys(), ReturnedNumbers()
+    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.recorded(model), asked() as found, \
             keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
@@ -231,13 +234,13 @@ def _exported(
     def run() -> ExportedProgram:
         found = without_contexts(exported_for(dynamic_shapes, within_sizes))
         check_numbers(found)
-        check_picked(found)
+        check_indexed_copies(found)
         return found
 
     try:
         return exported_as_run(lambda: _with_branches(run))
     except Exception:
-        found = exported_as_told(model, args, kwargs, run, _with_branches)
+        found = exported_with_example_values(model, args, kwargs, run, _with_branches)
         if found is None:
             raise
         return found
@@ -283,12 +286,12 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         shapes_of_recurrent_layers(),
         calls_may_fail(),
         traced_packed_sequences(),
-        fills_with_tensors(),
-        ranges_of_tensors(),
+        tensors_fill(),
+        arange_reads_tensors(),
         updates_are_traced(),
         equality_is_traced(),
         Calls(HALF_TRANSFORMS, COUNTS, BYTE_MASKS, assigned_data(model)),
-        picks_by_tensors(),
+        tensors_index(),
         checks_are_unordered(),
         modules_move(),
         builtins_as_run(model),

@@ -121,7 +121,7 @@ def _paths(
             if trace.checks_data(e):
                 raise _RetraceError from e
             raise trace.failed(e) from e
-        if not constants.still(exported):
+        if not constants.are_unchanged(exported):
             raise _RetraceError
         if len(found) == MAX_PATHS:
             raise trace.too_many()
@@ -236,7 +236,7 @@ class _Trace:
             yield
 
     def _answer(self, x: torch.Tensor, asking: FrameType) -> bool:
-        """What Python is told of `x`. Raises _Again if that is not asked any more next time."""
+        """The truth value of `x` for Python. Raises _RetraceError if the next trace does not ask for it any more."""
         constant = self._constants.value(x) if x.numel() == 1 else None
         if constant is not None:
             return any(pytree.tree_leaves(constant))

@@ -1,4 +1,4 @@
-"""Tensors that are filled with the number in another."""
+"""Tensors that are filled with a scalar tensor."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Whole numbers in floating-point tensors of a graph, such as how many there are of each in a mask."""
+"""Whole numbers in floating-point tensors of a graph, such as counts of a mask."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.rewriting.aliasing import Groups, changed, packet, sources
 
-# Of whole numbers they give whole numbers.
+# Operators that give whole numbers for whole numbers.
 _WHOLE = frozenset(
     f"aten.{name}"
     for name in (
@@ -21,9 +21,9 @@ _WHOLE = frozenset(
 )
 
 
-def is_whole(node: fx.Node) -> bool:
-    """Whether these numbers are made of integers and masks by sums, products and the like: while they are below 2^24, float32 has each of them
-    exactly, in whichever order they are added."""
+def is_whole_number(node: fx.Node) -> bool:
+    """Whether these numbers are computed from integers and masks by sums, products and the like. Below 2^24, float32 represents them exactly, in any order
+    of summation."""
     groups = Groups()
     for x in node.graph.nodes:
         for source in sources(x):

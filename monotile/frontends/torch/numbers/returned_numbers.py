@@ -1,5 +1,5 @@
-"""Results of a model that are numbers of Python which data decide, as of `item()` or a loop's counter: tensors of the graph, and numbers again in what a
-call gives."""
+"""Results of a model that are data-dependent Python numbers, as of `item()` or a loop's counter: tensors in the graph, and converted back to numbers in
+the results of a call."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from monotile.frontends.torch.loops.tensor_numbers import stands_for_number
 _KEY = "monotile.numbers"
 
 
-class Given:
-    """Hears which leaves of a traced model's results are such numbers, in any of its courses."""
+class ReturnedNumbers:
+    """Records which leaves of a traced model's results are such numbers, on any of its paths."""
 
     def __init__(self) -> None:
         self._found: list[bool] = []
 
     @contextmanager
-    def heard(self, model: torch.nn.Module) -> Generator[None]:
+    def recorded(self, model: torch.nn.Module) -> Generator[None]:
         def results(_: object, __: object, found: object) -> None:
             now = [*map(stands_for_number, pytree.tree_leaves(found))]
             before = self._found if len(self._found) == len(now) else [False] * len(now)
@@ -36,7 +36,7 @@ class Given:
         module.meta[_KEY] = tuple(self._found)
 
 
-def numbers_given(module: fx.GraphModule, count: int) -> tuple[bool, ...]:
-    """Of `count` results, as kept; none where that is not known."""
+def returned_numbers(module: fx.GraphModule, count: int) -> tuple[bool, ...]:
+    """Which of `count` results are such numbers, as kept; none if that is unknown."""
     found: tuple[bool, ...] = module.meta.get(_KEY, ())
     return found if len(found) == count else (False,) * count

@@ -1,6 +1,6 @@
-"""Tensors filled with the number in another, `x.new_full((n, 1), strides[i])`, while a model is traced.
+"""Tensors filled with a scalar tensor, `x.new_full((n, 1), strides[i])`, while a model is traced.
 
-PyTorch takes the number out of a tensor, which is data-dependent; here the tensor itself is spread.
+PyTorch reads the number from the tensor, which is data-dependent. Here the tensor itself is broadcast.
 """
 
 from collections.abc import Callable, Generator
@@ -11,15 +11,15 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-# Whose; the function; the place of what fills among its arguments; whether the result has the type of the first.
+# The owner and the name of the function; the position of its fill value; whether the result has the dtype of the first argument.
 _FILLING = (
     (torch, "full", 1, False), (torch, "full_like", 1, True), (torch.Tensor, "new_full", 2, True)
 )  # fmt: skip
 
 
 @contextmanager
-def fills_with_tensors() -> Generator[None]:
-    """Within, a traced tensor fills others as it is."""
+def tensors_fill() -> Generator[None]:
+    """Within, a traced scalar tensor may fill others without being read."""
     with ExitStack() as stack:
         for owner, name, place, like in _FILLING:
             stack.enter_context(
@@ -42,12 +42,12 @@ def _filling(plain: Callable[..., Any], place: int, like: bool) -> Callable[...,
 
 
 def _is_unknown(value: Any) -> TypeGuard[FakeTensor]:
-    """Whether it is a tensor of one element that no trace knows."""
+    """Whether it is a tensor of one element of unknown value."""
     return isinstance(value, FakeTensor) and value.numel() == 1 and value.constant is None
 
 
 def _of_number(value: torch.Tensor) -> torch.dtype:
-    """The type of a tensor that the number fills."""
+    """The default dtype of a tensor that the number fills."""
     if value.dtype is torch.bool:
         return torch.bool
     return torch.get_default_dtype() if value.is_floating_point() else torch.int64

@@ -1,4 +1,4 @@
-"""Numbers and assertions that Python asks of tensors: as the example arguments say, and checked in every call."""
+"""Numbers and assertions that Python reads from tensors: fixed to the values of the example arguments, and checked in every call."""
 
 import copy
 from typing import Any
@@ -93,7 +93,7 @@ def test_an_array_of_what_a_network_computes() -> None:
             ends = x.argmax(-1).bincount().numpy().cumsum(0)
             return torch.stack([x[:end].sum(0) for end in ends])
 
-    with pytest.raises(CaptureError, match=r"test_told.*numpy.*depends on a tensor's values"):
+    with pytest.raises(CaptureError, match=r"test_example_values.*numpy.*depends on a tensor's values"):
         capture(Routed(), (torch.randn(9, 4),))
 
 
@@ -123,7 +123,7 @@ class Chosen(nn.Module):
         return x[: int(x.sigmoid().sum())].sum(0)
 
 
-def test_what_a_network_computes_is_not_told() -> None:
+def test_what_a_network_computes_is_not_fixed() -> None:
     with pytest.raises(CaptureError, match="depends on"):
         monotile.compile(Chosen().eval(), (torch.randn(8, 3),))
 
@@ -293,5 +293,5 @@ def test_with_sizes_of_the_call() -> None:
     for graph in ([0, 1, 2], [2, 1, 0, 0, 1, 1, 2, 0, 1]):
         args = torch.randn(len(graph), 3), torch.tensor(graph)
         torch.testing.assert_close(fast(*args), model(*args))
-    with pytest.raises(IndexOutOfRangeError, match="asked_of_the_call_that_was_2"):
+    with pytest.raises(IndexOutOfRangeError, match="read_from_a_tensor_that_was_2"):
         fast(torch.randn(2, 3), torch.tensor([0, 1]))

@@ -1,4 +1,4 @@
-"""Elements picked by a number in a tensor: `table[t]`, `cache[:, t] = x`."""
+"""Indexing by a scalar tensor: `table[t]`, `cache[:, t] = x`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -102,5 +102,5 @@ def test_what_would_be_a_view_is_not_written_into() -> None:
         made[t][1:].add_(x)
         return made
 
-    with pytest.raises(CaptureError, match=r"test_picked.py:\d+, in .*write x\[k\] = value"):
+    with pytest.raises(CaptureError, match=r"test_tensor_indices.py:\d+, in .*write x\[k\] = value"):
         capture(Of(writes), (torch.randn(()), torch.tensor(1)))
