@@ -93,7 +93,9 @@ def test_an_array_of_what_a_network_computes() -> None:
             ends = x.argmax(-1).bincount().numpy().cumsum(0)
             return torch.stack([x[:end].sum(0) for end in ends])
 
-    with pytest.raises(CaptureError, match=r"test_example_values.*numpy.*depends on a tensor's values"):
+    with pytest.raises(
+        CaptureError, match=r"test_example_values.*numpy.*depends on a tensor's values"
+    ):
         capture(Routed(), (torch.randn(9, 4),))
 
 

@@ -102,5 +102,7 @@ def test_what_would_be_a_view_is_not_written_into() -> None:
         made[t][1:].add_(x)
         return made
 
-    with pytest.raises(CaptureError, match=r"test_tensor_indices.py:\d+, in .*write x\[k\] = value"):
+    with pytest.raises(
+        CaptureError, match=r"test_tensor_indices.py:\d+, in .*write x\[k\] = value"
+    ):
         capture(Of(writes), (torch.randn(()), torch.tensor(1)))

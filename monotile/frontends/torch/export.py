@@ -43,11 +43,11 @@ from monotile.frontends.torch.rewriting.contexts import without_contexts
 from monotile.frontends.torch.rewriting.decompose import quiet
 from monotile.frontends.torch.rewriting.subclasses import advice as of_parameters
 from monotile.frontends.torch.rewriting.subclasses import unwrapped
-from monotile.frontends.torch.sizes.asked import asked
-from monotile.frontends.torch.sizes.examples import of_two
-from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
-from monotile.frontends.torch.sizes.open_keys import Keys
-from monotile.frontends.torch.sizes.open_names import sizes_are_numbers
+from monotile.frontends.torch.sizes.examples import with_sizes_of_two
+from monotile.frontends.torch.sizes.guards import recorded_guards
+from monotile.frontends.torch.sizes.range_export import exported_for_range, is_violation
+from monotile.frontends.torch.sizes.symbolic_builtins import functions_take_sizes
+from monotile.frontends.torch.sizes.symbolic_keys import SymbolicKeys
 from monotile.frontends.torch.tracing.as_run import exported_as_run
 from monotile.frontends.torch.tracing.assigned_data import assigned_data
 from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
@@ -139,8 +139,8 @@ def export(
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
-    keys, numbers = Keys(), ReturnedNumbers()
-    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.recorded(model), asked() as found, \
+    keys, numbers = SymbolicKeys(), ReturnedNumbers()
+    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.recorded(), numbers.recorded(model), recorded_guards() as found, \
             keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
@@ -204,7 +204,7 @@ def _of_example(
     try:
         return again(), again
     except Exception as e:
-        call = of_two(model, args, kwargs, dynamic_shapes) if dynamic_shapes else None
+        call = with_sizes_of_two(model, args, kwargs, dynamic_shapes) if dynamic_shapes else None
         if call is None or not is_violation(e.__cause__ or e):
             raise
     again = partial(_exported, model, *call, dynamic_shapes)
@@ -232,7 +232,7 @@ def _exported(
             )
 
     def run() -> ExportedProgram:
-        found = without_contexts(exported_for(dynamic_shapes, within_sizes))
+        found = without_contexts(exported_for_range(dynamic_shapes, within_sizes))
         check_numbers(found)
         check_indexed_copies(found)
         return found
@@ -295,7 +295,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         checks_are_unordered(),
         modules_move(),
         builtins_as_run(model),
-        sizes_are_numbers(),
+        functions_take_sizes(),
     ):
         yield
 

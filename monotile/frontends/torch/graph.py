@@ -24,8 +24,8 @@ from monotile.frontends.torch.lower.selected import SELECTING, most
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.rewriting.aliasing import changed
-from monotile.frontends.torch.sizes.of_slices import learn_slice
 from monotile.frontends.torch.sizes.size import Shapes
+from monotile.frontends.torch.sizes.slice_sizes import learn_slice
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import is_training
 from monotile.frontends.torch.types import results_of, to_numpy

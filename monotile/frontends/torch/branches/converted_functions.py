@@ -8,7 +8,7 @@ from types import CodeType, FrameType, FunctionType
 from monotile.frontends.torch.branches.conversion import converted
 from monotile.frontends.torch.branches.selection import TracedIf
 from monotile.frontends.torch.loops.traced_loop import TracedLoop
-from monotile.frontends.torch.sizes.open_names import OpenNames
+from monotile.frontends.torch.sizes.symbolic_builtins import SymbolicBuiltins
 
 MAX_FUNCTIONS = 16  # limit of functions converted for one model
 
@@ -23,7 +23,7 @@ class Conversions:
         self._loops: dict[CodeType, frozenset[int]] = {}  # the heads of loops
         self._own: dict[CodeType, CodeType] = {}  # the original code of converted code
         self._refused: set[tuple[CodeType, int]] = set()
-        self._names = OpenNames()
+        self._names = SymbolicBuiltins()
 
     def convert(self, code: CodeType, line: int) -> bool:
         """Converts the statement at `line` of the function that now has `code`. Returns whether that was possible and new."""
@@ -40,8 +40,10 @@ class Conversions:
 
     def keeps_dynamic(self, frame: FrameType) -> bool:
         """Whether the size that `frame` turns into a number stays dynamic from now on: the frame begins a loop, which is converted, or calls a
-        builtin that is replaced by a symbolic one (`sizes/open_names.py`)."""
-        return self._names.opens(frame) or self.convert_loop(self.own(frame.f_code), frame.f_lineno)
+        builtin that is replaced by a symbolic one (`sizes/symbolic_builtins.py`)."""
+        return self._names.replace_in(frame) or self.convert_loop(
+            self.own(frame.f_code), frame.f_lineno
+        )
 
     def own(self, code: CodeType) -> CodeType:
         """The original code of a function that now has `code`."""

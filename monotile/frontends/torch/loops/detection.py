@@ -24,8 +24,8 @@ from monotile.frontends.torch.loops.tensor_numbers import (
     tensor_of,
 )
 from monotile.frontends.torch.origin import describe_frame, is_users
-from monotile.frontends.torch.sizes.narrowed import is_violation
-from monotile.frontends.torch.sizes.open_operators import opened
+from monotile.frontends.torch.sizes.range_export import is_violation
+from monotile.frontends.torch.sizes.symbolic_operators import symbolic_result
 
 
 class LoopDetectedError(BaseException):
@@ -60,7 +60,7 @@ class _LoopDetector(TorchFunctionMode):
             and any(map(stands_for_number, pytree.tree_leaves(args[0])))
         ):
             return tensor_of(*args, **named)
-        if (found := opened(name, args, named)) is not None:
+        if (found := symbolic_result(name, args, named)) is not None:
             return found
         if any(map(stands_for_number, args)):
             return apply_to_numbers(func, args, named)
@@ -68,7 +68,7 @@ class _LoopDetector(TorchFunctionMode):
 
 
 def _guard_against_one(x: torch.Tensor, dim: Any = None) -> None:
-    """Records a guard on whether these dimensions are 1 (`sizes/asked.py`)."""
+    """Records a guard on whether these dimensions are 1 (`sizes/guards.py`)."""
     every = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     for d in every:
         bool(is_dynamic(x.shape[d]) and x.shape[d] == 1)

@@ -1,7 +1,7 @@
-"""What Python makes of sizes that a call decides: `int(n * 0.75)`, `math.sqrt(n)`, `max(1, int(n / 2))`.
+"""Symbolic versions of Python functions on sizes: `int(n * 0.75)`, `math.sqrt(n)`, `max(1, int(n / 2))`.
 
-Python's own `int`, and what is written in C, gives a number, which would fix the size. In a module of the model's that asks for one so, these names give
-what PyTorch computes of a size instead, until the model is exported.
+Python's own `int`, and functions written in C, return a number, which would fix the size. In a module of the model that calls one of them on a size,
+these names are replaced by functions that PyTorch can trace, until the model is exported.
 """
 
 import builtins
@@ -18,33 +18,33 @@ from unittest.mock import patch
 import torch
 
 from monotile.frontends.torch.loops.tensor_numbers import number, stands_for_number
-from monotile.frontends.torch.sizes.type_names import types_by_name
+from monotile.frontends.torch.sizes.dtype_arguments import dtypes_by_builtin
 from monotile.frontends.torch.tracing.builtin_names import length
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
 _sqrt: Any = torch._sym_sqrt  # pyright: ignore
 
 
-def _is_known(x: Any) -> bool:
-    """Whether it is of sizes: a symbol of PyTorch's, or a tensor that stands for a number."""
+def _is_symbolic(x: Any) -> bool:
+    """Whether `x` is a symbolic number: a symbol of PyTorch, or a tensor that stands for a number."""
     return isinstance(x, _SYMBOLIC) or stands_for_number(x)
 
 
 def _whole(x: Any, how: str) -> Any:
-    """`math.trunc` and the like of what is known."""
+    """`math.trunc` and the like of a symbolic number."""
     if not stands_for_number(x):
         return getattr(math, how)(x)
     return number(getattr(torch, how)(x).to(torch.int64) if x.is_floating_point() else x)
 
 
 class _Class(type):
-    """Of a class that stands for Python's `own`: what is of `symbol` counts as one of it."""
+    """Metaclass of a class that replaces Python's `own`: instances of `symbol` count as instances of it."""
 
     own: ClassVar[type]
     symbol: ClassVar[type]
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
-        known = len(args) == 1 and _is_known(args[0])
+        known = len(args) == 1 and _is_symbolic(args[0])
         return cls.of_size(args[0]) if known else cls.own(*args, **named)
 
     def of_size(cls, x: Any) -> Any:
@@ -89,16 +89,16 @@ class _Float(metaclass=_Fraction):
 
 
 def _of_size(own: Callable[..., Any], symbolic: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function of one number."""
+    """A function of one number, symbolic or not."""
 
     def function(*args: Any) -> Any:
-        known = len(args) == 1 and _is_known(args[0])
+        known = len(args) == 1 and _is_symbolic(args[0])
         return symbolic(args[0]) if known else own(*args)
 
     return function
 
 
-def _ends(own: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _extremum(own: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """`min` or `max`."""
 
     def function(*args: Any, **named: Any) -> Any:
@@ -114,7 +114,7 @@ def _ends(own: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> Calla
 
 
 def _in_tensor(name: str) -> Callable[[Any], torch.Tensor]:
-    """A function of PyTorch's for tensors, of a size: what it gives stands for a number."""
+    """A tensor function of PyTorch applied to a size; the result stands for a number."""
     of = getattr(torch, name)
 
     def function(x: Any) -> torch.Tensor:
@@ -129,13 +129,13 @@ def _root(x: Any) -> Any:
 
 
 def _log(*args: Any) -> Any:
-    if not any(map(_is_known, args)):
+    if not any(map(_is_symbolic, args)):
         return math.log(*args)
     found, *base = (_in_tensor("log")(x) for x in args)
     return number(found / base[0]) if base else found
 
 
-# PyTorch's exported graphs may have square roots of sizes alone.
+# Of these functions, PyTorch's exported graphs support only square roots of sizes.
 _IN_TENSORS = ("log2", "log10", "log1p", "exp", "expm1", "sin", "cos", "tan", "tanh", "atan")
 _ROUNDED = ("ceil", "floor", "trunc")
 _FUNCTIONS = {
@@ -151,11 +151,11 @@ _MATH.__dict__.update(vars(math) | _FUNCTIONS)
 _BUILTINS = {
     "int": _Int,
     "float": _Float,
-    "min": _ends(min, torch.sym_min),
-    "max": _ends(max, torch.sym_max),
+    "min": _extremum(min, torch.sym_min),
+    "max": _extremum(max, torch.sym_max),
     "len": length,
 }
-# By the identity of what they stand for: not all that a module holds has a hash.
+# By the identity of the functions that they replace: not every value in a module is hashable.
 _INSTEAD = (
     {id(getattr(builtins, n)): new for n, new in _BUILTINS.items()}
     | {id(getattr(math, n)): new for n, new in _FUNCTIONS.items()}
@@ -163,7 +163,7 @@ _INSTEAD = (
 )
 
 
-# NumPy asks objects for these.
+# NumPy calls these methods of objects.
 _METHODS = {
     **{n: _FUNCTIONS[n] for n in ("sqrt", "log", *_IN_TENSORS) if n != "atan"},
     "__divmod__": lambda x, y: (x // y, x % y),
@@ -171,7 +171,7 @@ _METHODS = {
 
 
 @contextmanager
-def sizes_are_numbers() -> Generator[None]:
+def functions_take_sizes() -> Generator[None]:
     """Within, `numpy.sqrt`, `divmod` and the like take sizes."""
     with ExitStack() as stack:
         for kind in _SYMBOLIC:
@@ -183,8 +183,8 @@ def sizes_are_numbers() -> Generator[None]:
 _MISSING = object()
 
 
-def _loaded(frame: FrameType) -> set[str]:
-    """The global names in the lines of what `frame` computes at the moment."""
+def _names_used(frame: FrameType) -> set[str]:
+    """The global names in the lines of the expression that `frame` is evaluating."""
     code = list(dis.get_instructions(frame.f_code))
     lines = [(x.positions.lineno, x.positions.end_lineno) for x in code if x.offset == frame.f_lasti and x.positions]  # fmt: skip
     first, last = next(iter(lines), (None, None))
@@ -198,25 +198,25 @@ def _loaded(frame: FrameType) -> set[str]:
     }
 
 
-class OpenNames:
-    """The modules whose names were changed, with what these were."""
+class SymbolicBuiltins:
+    """Replaces builtins in the modules of a model, and restores them."""
 
     def __init__(self) -> None:
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._types = ExitStack()
 
-    def opens(self, frame: FrameType) -> bool:
-        """Whether what `frame`, of the model's code, asks of a size may stay one from now on: its module has Python's own names so far."""
+    def replace_in(self, frame: FrameType) -> bool:
+        """Replaces the builtins in the module of `frame`. Returns whether that is new and concerns the expression that it is evaluating."""
         names = frame.f_globals
         if any(names is x for x, _ in self._before):
             return False
-        loaded = _loaded(frame)
+        loaded = _names_used(frame)
         own = {n: getattr(builtins, n) for n in _BUILTINS} | names
         found = {n: _INSTEAD[id(x)] for n, x in own.items() if id(x) in _INSTEAD}
         if found.keys().isdisjoint(loaded):
             return False
         if not self._before:
-            self._types.enter_context(types_by_name(lambda x: x.own if isinstance(x, _Class) else x))  # fmt: skip
+            self._types.enter_context(dtypes_by_builtin(lambda x: x.own if isinstance(x, _Class) else x))  # fmt: skip
         self._before.append((names, {n: names.get(n, _MISSING) for n in found}))
         names.update(found)
         return True

@@ -1,8 +1,8 @@
-"""Sizes that a call decides as keys of dictionaries and in texts: `if n not in self.tables: self.tables[n] = ...`, `f"mask_{n}"`, `functools.cache`.
+"""Symbolic sizes as dictionary keys and in strings: `if n not in self.tables: self.tables[n] = ...`, `f"mask_{n}"`, `functools.cache`.
 
-A size has no number here, so it is another key than each number, and its text is its name. For what is kept for the next time that is as good. What
-else a text decides shows where the model is traced again with the text of the example's number, and of each that it may know (`texts.py`): then the graph is another one. A
-dictionary or set that nothing is put into where it is asked is refused, as it may have entries for numbers.
+A symbolic size is not equal to any number as a key, and its text is the symbol's name. That is correct for caches. Other uses of a text are found by
+tracing the model again with the text of the example's number, and of each number that the model may know (`key_texts.py`), and comparing the graphs. A
+lookup in a dictionary or set that the same code does not fill is refused, because it may contain entries for numbers.
 """
 
 import ast
@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from monotile.errors import CaptureError
 from monotile.frontends.torch.loops.stacked import is_dynamic
 from monotile.frontends.torch.origin import describe_frame, is_users
-from monotile.frontends.torch.sizes.texts import Text, candidates, text_of
+from monotile.frontends.torch.sizes.key_texts import Text, candidates, text_of
 from monotile.frontends.torch.tracing.unchanged import containers_of, modules_of, put_back
 
 _ASKS = ("get", "pop", "count", "index", "hash", "set", "frozenset", "dict", "sorted")
@@ -33,17 +33,17 @@ _NUMBERED = re.compile(r"\d").search
 _SUBSTITUTE = "compute with tensors, or leave this size out of dynamic_shapes"
 
 
-class Keys:
-    """What a model makes of sizes. at: the first line that makes a text of one. asked: the last one that asks for one as a key."""
+class SymbolicKeys:
+    """The uses of sizes as keys and in strings. at: the first line that formats one. used: the last line that uses one as a key."""
 
     def __init__(self) -> None:
-        self.at = self.asked = ""
+        self.at = self.used = ""
         self._made: dict[tuple[CodeType, int, str], Text | None] = {}
-        # Whose texts sizes have, and others the example's; None where all have their names.
+        # The numbers whose texts some sizes have; others have the example's. None: all have their names.
         self._numbers: Mapping[str, int] | None = None
 
     @contextmanager
-    def heard(self) -> Generator[None]:
+    def recorded(self) -> Generator[None]:
         text, hashed = torch.SymInt.__repr__, torch.SymInt.__hash__
 
         def repr_(x: torch.SymInt) -> str:
@@ -57,8 +57,8 @@ class Keys:
             if not is_users(frame.f_code.co_filename) or not is_dynamic(x):
                 return hashed(x)
             if not _is_kept(frame):
-                raise CaptureError(f"at {describe_frame(frame)}: a dictionary or set is asked for a size of dynamic_shapes, which may be each number in a call: {_SUBSTITUTE}")  # fmt: skip
-            self.asked = describe_frame(frame)
+                raise CaptureError(f"at {describe_frame(frame)}: a size of dynamic_shapes is looked up in a dictionary or set, and may be any number in a call: {_SUBSTITUTE}")  # fmt: skip
+            self.used = describe_frame(frame)
             return hash((str(x.node.expr), id(x.node.shape_env)))
 
         with (
@@ -69,7 +69,7 @@ class Keys:
             yield
 
     def _text(self, x: torch.SymInt, frame: FrameType, how: str = "") -> str | None:
-        """What the model is told, formatted so; None where it is not a model's code that asks, or for a size that is known."""
+        """The text of a size for the model, in the given format; None for code that is not a model's, or a size that is known."""
         if not is_users(frame.f_code.co_filename) or not is_dynamic(x):
             return None
         self.at = self.at or describe_frame(frame)
@@ -88,17 +88,17 @@ class Keys:
         model: torch.nn.Module,
         again: Callable[[], ExportedProgram],
     ) -> None:
-        """Raises CaptureError where a text decides what `exported`, of `model`, is. again: exports it once more."""
+        """Raises CaptureError if the text of a size changes `exported`, an export of `model`. again: exports it again."""
         made = [x for x in self._made.values() if x is not None]
         if not made:
             return
         tries = candidates(made, model)
         if tries is None:
-            raise CaptureError(f"at {self.at}: the text of a size of dynamic_shapes may be compared with those of many numbers that the model holds: {_SUBSTITUTE}")  # fmt: skip
+            raise CaptureError(f"at {self.at}: the text of a size of dynamic_shapes may be compared with the texts of many numbers in the model: {_SUBSTITUTE}")  # fmt: skip
         for numbers in ({}, *tries):
             if not self._is_same(exported, model, again, numbers):
                 said = ", ".join(map(str, numbers.values()))
-                raise CaptureError(f"at {self.at}: the text of a size of dynamic_shapes decides what the model computes or gives{f' (as for {said})' if said else ''}, and may be that of each number in a call: {_SUBSTITUTE}")  # fmt: skip
+                raise CaptureError(f"at {self.at}: the text of a size of dynamic_shapes determines what the model computes or returns{f' (as for {said})' if said else ''}, and may be the text of any number in a call: {_SUBSTITUTE}")  # fmt: skip
 
     def _is_same(
         self,
@@ -107,7 +107,7 @@ class Keys:
         again: Callable[[], ExportedProgram],
         numbers: Mapping[str, int],
     ) -> bool:
-        """Whether the model is the same with texts of these numbers."""
+        """Whether the model's graph is the same with the texts of these numbers."""
         self._numbers = numbers
         try:
             with _without_kept(model):
@@ -118,14 +118,14 @@ class Keys:
             self._numbers = None
 
     def advice(self) -> str:
-        """For the message of an error."""
+        """Advice for an error message."""
         what = "in a text" if self.at else "a key"
-        return f". At {self.at or self.asked}, a size of dynamic_shapes is {what}, by its name instead of a number: {_SUBSTITUTE}" if self.at or self.asked else ""  # fmt: skip
+        return f". At {self.at or self.used}, a size of dynamic_shapes is {what}, by its name instead of a number: {_SUBSTITUTE}" if self.at or self.used else ""  # fmt: skip
 
 
 @contextmanager
 def _without_kept(model: torch.nn.Module) -> Generator[None]:
-    """Within, dictionaries have none of the tensors that calls of the model have put there by texts with numbers."""
+    """Within, the model's dictionaries are without tensors that its calls have cached under texts with numbers."""
     held = {id(x) for m in model.modules() for x in (vars(m), m._parameters, m._buffers)}  # pyright: ignore[reportPrivateUsage]
     roots = [model, *(x for m in modules_of(model) for x in vars(m).values() if type(x) is dict)]
     found = [x for x in containers_of(roots) if isinstance(x, dict) and id(x) not in held]
@@ -158,10 +158,10 @@ def _is_same(one: ExportedProgram, other: ExportedProgram) -> bool:
 
 
 def _is_kept(frame: FrameType) -> bool:
-    """Whether what `frame` asks for by a key keeps what it made for it: a function's cache, or a container that the same code puts something into."""
+    """Whether the lookup by `frame` is in a cache: `functools.cache`, or a container that the same code fills."""
     node = _asking(frame.f_code, frame.f_lasti)
     match node:
-        case ast.Subscript() | ast.Assign() | ast.Delete():  # fails where it is not there
+        case ast.Subscript() | ast.Assign() | ast.Delete():  # fails if the key is missing
             return True
         case ast.Call(ast.Attribute(_, "setdefault")):
             return True
@@ -179,7 +179,7 @@ def _is_kept(frame: FrameType) -> bool:
 
 
 def _asking(code: CodeType, at: int) -> ast.AST | None:
-    """The innermost expression or statement that an instruction belongs to, by its place in the file."""
+    """The innermost expression or statement that an instruction belongs to, by its position in the file."""
     places = list(code.co_positions())
     line, last, first, end = places[at // 2]
     for node in ast.walk(_tree(code.co_filename)):

@@ -1,8 +1,8 @@
-"""What a model asks of sizes while it is exported, such as whether there is more than one token.
+"""Guards on sizes: the conditions that a model's code evaluates while it is exported, such as whether there is more than one token.
 
-PyTorch traces as if no dimension were 1, and guards nothing that only 1 would change: its own operators do the same for 1 as for 2. A model need
-not, so what its code asks is kept here beside the exported program. So is what number was made of a size, or of what is computed from sizes: for
-what it cannot solve, such as `trunc(0.5 * n) == 4`, PyTorch drops the guard.
+PyTorch traces as if no dimension were 1, and adds no guards that only a size of 1 would violate: its own operators treat 1 like 2. A model's code may
+not, so the conditions that it evaluates are stored with the exported program. So are the values of sizes, and of expressions of sizes, that became
+numbers: PyTorch drops guards that it cannot solve, such as `trunc(0.5 * n) == 4`.
 """
 
 import inspect
@@ -21,42 +21,44 @@ from torch.fx.experimental.sym_node import SymNode
 
 from monotile.frontends.torch.origin import describe_frame, users_frame
 
-_KEY = "monotile.asked"
-_LAST = sys.maxsize  # where a slice ends that has no end
+_KEY = "monotile.guards"
+_LAST = sys.maxsize  # the end of a slice without an end
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_LAYERS = os.path.join(_TORCH, "nn") + os.sep  # whose code is a model's, not an operator's
-# Where a SymBool is asked, also for bool(SymInt), and where courses are told apart.
-_COURSES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "branches", "courses.py")
-_BETWEEN = (torch.__file__, _COURSES)
+_LAYERS = (
+    os.path.join(_TORCH, "nn") + os.sep
+)  # their code counts as a model's, not as an operator's
+# Files whose frames may be between a model's code and a SymBool: `bool(SymInt)`, and the forks of paths.
+PATHS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "branches", "paths.py")
+_BETWEEN = (torch.__file__, PATHS)
 
 
-class Asked:
-    """Conditions on sizes that a model's code has asked for, with the answers."""
+class SizeGuards:
+    """The conditions on sizes that a model's code has evaluated, with their values."""
 
     def __init__(self) -> None:
         self._answers: dict[Any, tuple[Any, Any]] = {}
-        self.equal = ""  # where a size was last found to be a number
+        self.equal = ""  # the line where a size was last found to equal a number
 
-    def hear(self, condition: Any, answer: float) -> None:
-        """condition: the symbol that has been asked for, and was `answer`."""
+    def record(self, condition: Any, answer: float) -> None:
+        """Records that `condition` had the value `answer`."""
         if isinstance(expr := getattr(condition, "expr", None), sympy.Basic):
             self._answers[expr] = condition, answer
 
     def keep(self, exported: ExportedProgram) -> None:
-        """With `exported`, by the symbols that it has by now: what turned out to be equal is one."""
+        """Stores the guards with `exported`, in its final symbols: equal sizes have become one symbol."""
         answers = [(node.expr, answer) for node, answer in self._answers.values()]
-        said = [_said(x, answer) for x, answer in answers]
-        exported.graph_module.meta[_KEY] = [*said, *_of_slices(exported.graph)]
+        said = [_as_condition(x, answer) for x, answer in answers]
+        exported.graph_module.meta[_KEY] = [*said, *_slice_guards(exported.graph)]
 
 
-def _said(x: Any, answer: float) -> Any:
+def _as_condition(x: Any, answer: float) -> Any:
     if isinstance(answer, bool):
         return x if answer else sympy.Not(x)
     return sympy.Eq(x, answer)
 
 
-def _of_slices(graph: torch.fx.Graph) -> Iterator[Any]:
-    """What PyTorch takes for granted of slices: that their ends lie within, as they do where no size is 1."""
+def _slice_guards(graph: torch.fx.Graph) -> Iterator[Any]:
+    """The guards that PyTorch omits for slices: their ends are within the tensor, as they are if no size is 1."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor):
         x, dim, start, end, step = (*node.args, *(0, None, None, 1)[len(node.args) - 1 :])
         source: Any = x
@@ -79,15 +81,15 @@ def _is_negative(x: Any) -> bool:
     return isinstance(x, int) and x < 0
 
 
-def kept(exported: ExportedProgram) -> list[Any]:
-    """What holds of the sizes that it was traced for, as far as the model asked."""
+def guards_of(exported: ExportedProgram) -> list[Any]:
+    """The conditions on sizes under which `exported` was traced."""
     return exported.graph_module.meta.get(_KEY, [])
 
 
 @contextmanager
-def asked() -> Generator[Asked]:
-    """Hears what is asked within."""
-    found = Asked()
+def recorded_guards() -> Generator[SizeGuards]:
+    """Within, guards on sizes are recorded."""
+    found = SizeGuards()
     plain = torch.SymBool.__bool__
     numbers = {n: getattr(SymNode, n) for n in ("guard_int", "guard_float")}
 
@@ -96,31 +98,35 @@ def asked() -> Generator[Asked]:
             if isinstance(node.expr, sympy.Symbol):
                 found.equal = _line()
             answer = numbers[name](node, file, line)
-            found.hear(node, answer)
+            found.record(node, answer)
             return answer
 
         return patch.object(SymNode, name, made)
 
-    def ask(condition: torch.SymBool) -> bool:
+    def evaluate(condition: torch.SymBool) -> bool:
         answer = plain(condition)
-        if _of_a_model(inspect.currentframe()):
-            found.hear(condition.node, answer)
+        if _is_models(inspect.currentframe()):
+            found.record(condition.node, answer)
             if isinstance(condition.node.expr, sympy.Eq if answer else sympy.Ne):
                 found.equal = _line()
         return answer
 
-    # A frame of PyTorch's, as that of the method itself: PyTorch looks at the frame behind it for an `assert`.
-    ask.__code__ = ask.__code__.replace(co_filename=torch.__file__)
-    with patch.object(torch.SymBool, "__bool__", ask), number("guard_int"), number("guard_float"):
+    # It counts as a frame of PyTorch, like the method itself: PyTorch examines the calling frame for an `assert`.
+    evaluate.__code__ = evaluate.__code__.replace(co_filename=torch.__file__)
+    with (
+        patch.object(torch.SymBool, "__bool__", evaluate),
+        number("guard_int"),
+        number("guard_float"),
+    ):
         yield found
 
 
 def _line() -> str:
-    """Of the model, that is asking. A frame that held itself would keep tensors which PyTorch looks for."""
+    """The model's line that evaluates a condition. Only text is kept: a frame would keep tensors alive, which PyTorch checks."""
     return describe_frame(users_frame(sys._getframe(2)))  # pyright: ignore[reportPrivateUsage]
 
 
-def _of_a_model(frame: FrameType | None) -> bool:
+def _is_models(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
     file = frame.f_code.co_filename if frame else ""

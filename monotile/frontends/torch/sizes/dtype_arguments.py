@@ -1,4 +1,4 @@
-"""`dtype=int` where `int` and `float` stand for classes of `open_names.py`: PyTorch takes Python's own as types of tensors, and no others."""
+"""`dtype=int` where `int` and `float` are replaced by classes of `symbolic_builtins.py`: PyTorch accepts only Python's own as dtypes."""
 
 import functools
 from collections.abc import Callable, Generator
@@ -18,8 +18,8 @@ _METHODS = "to type view new_zeros new_ones new_full new_empty new_tensor"
 
 
 @contextmanager
-def types_by_name(own: Callable[[Any], Any]) -> Generator[None]:
-    """Within, functions and traced tensors' methods that take types get `own` of what they are given."""
+def dtypes_by_builtin(own: Callable[[Any], Any]) -> Generator[None]:
+    """Within, functions and methods of traced tensors that take dtypes receive `own` of their arguments."""
 
     def taking(of: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(of)

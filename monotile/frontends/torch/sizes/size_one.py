@@ -1,4 +1,4 @@
-"""A model that does something else where a size is 1 than for all other sizes is exported once more for that."""
+"""Exports a model again for sizes of 1, where it takes another path for them."""
 
 import inspect
 import itertools
@@ -15,35 +15,35 @@ from monotile.frontends.torch.export import export
 from monotile.frontends.torch.sizes.examples import with_size
 from monotile.frontends.torch.sizes.ranges import FIXED, Ranges, ranges_of
 
-_MOST = 2  # sizes that may be 1 side by side, each with the others or without
+_MAX_ONES = 2  # sizes of which each may be 1, in all combinations
 
 Call = tuple[Sequence[Any], Mapping[str, Any] | None]
 
 
-def of_one(exported: ExportedProgram, model: torch.nn.Module | ExportedProgram, call: Call, results: Any) -> Iterator[ExportedProgram]:  # fmt: skip
-    """What `model` exports to where sizes that it asks about are 1, most of them first.
+def exports_for_one(exported: ExportedProgram, model: torch.nn.Module | ExportedProgram, call: Call, results: Any) -> Iterator[ExportedProgram]:  # fmt: skip
+    """The exports of `model` in which sizes that its guards name are 1, those with most of them first.
 
     exported: the model for all sizes, with the same arguments. results: as `export` takes it.
     """
-    if isinstance(model, ExportedProgram):  # which keeps nothing that was asked
+    if isinstance(model, ExportedProgram):  # which has no guards
         return
     ranges = ranges_of(exported)
     names = [n for n, _, _ in ranges.of]
-    apart = [n for n in names if any(of_one_alone(ranges, t, n) for t in ranges.conditions)]
-    for count in range(min(len(apart), _MOST), 0, -1):
+    apart = [n for n in names if any(fails_only_for_one(ranges, t, n) for t in ranges.conditions)]
+    for count in range(min(len(apart), _MAX_ONES), 0, -1):
         for ones in itertools.combinations(apart, count):
             try:
                 sizes = dict.fromkeys(ones, 1)
                 args, kwargs, shapes = resized(exported, ranges, call, sizes, model.forward)
                 found = export(model, args, kwargs, results, shapes)
-            except CaptureError:  # what a call of that size is then told
+            except CaptureError:  # a call of that size raises an error
                 continue
             found.graph_module.meta[FIXED] = tuple((names.index(n), 1) for n in ones)
             yield found
 
 
-def of_one_alone(ranges: Ranges, text: str, name: str) -> bool:
-    """Whether a condition fails where this symbol is 1, and only there."""
+def fails_only_for_one(ranges: Ranges, text: str, name: str) -> bool:
+    """Whether a condition fails if this symbol is 1, and only then."""
     ends = {n: (low, high) for n, low, high in ranges.of}
     if ends[name][0] > 1 or ends[name][1] == 1:
         return False
@@ -55,7 +55,7 @@ def of_one_alone(ranges: Ranges, text: str, name: str) -> bool:
 def resized(
     exported: ExportedProgram, ranges: Ranges, call: Call, sizes: Mapping[str, int], forward: Any, most: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> tuple[Sequence[Any], Mapping[str, Any], Any]:  # fmt: skip
-    """Arguments in which these symbols have these sizes, and dynamic_shapes of all others, and of those in `most`, with what they may be."""
+    """Arguments in which the symbols of `sizes` have these sizes, and dynamic_shapes for all other symbols, with the ranges of `most` where given."""
     leaves, tree = pytree.tree_flatten((tuple(call[0]), dict(call[1] or {})))
     ends = {n: (low, high) for n, low, high in ranges.of if n not in sizes} | dict(most)
     dims = {n: Dim(n, min=low, max=high) for n, (low, high) in ends.items()}
@@ -88,7 +88,7 @@ def _open(expr: Any, dims: Mapping[str, Any]) -> bool:
 
 
 def _dim(expr: Any, dims: Mapping[str, Any]) -> Any:
-    """As `torch.export` has it: a Dim, or one times a number, and a number."""
+    """The size as `torch.export` takes it: a Dim, or a linear function of one."""
     (symbol,) = (s for s in expr.free_symbols if str(s) in dims)
     factor, rest = expr.coeff(symbol), expr.subs({symbol: 0})
     own = dims[str(symbol)]

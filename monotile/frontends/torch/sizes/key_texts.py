@@ -1,7 +1,7 @@
-"""Which numbers' texts may mean something to a model that makes a text of a size: those in names and texts that it could be compared with.
+"""Finds the numbers whose texts may have a meaning in a model that formats a size: those in names and strings that the text could be compared with.
 
-A model is traced with a few of them in place of the size's name (`open_keys.py`). Candidates are keys and texts that the model, the names around the line and its file hold
-(`{"16": ...}`, `mask_16`, `name == "16"`), where they fit what stands around the size in an f-string.
+The model is traced with a few of them in place of the symbol's name (`symbolic_keys.py`). Candidates are keys and strings in the model, in the variables
+around the line, and in its file (`{"16": ...}`, `mask_16`, `name == "16"`), if they match the rest of the f-string.
 """
 
 import ast
@@ -16,14 +16,14 @@ from torch.nn import ModuleDict
 from monotile.frontends.torch.tracing.unchanged import containers_of
 
 _RUN = re.compile(r"\d+")
-_MOST = 32  # texts that are tried
+_MOST = 32  # of texts that are tried
 _HELD = (dict, list, set, tuple, frozenset, str)
 _SAYS = {"print", "debug", "info", "warning", "warn", "warning_once", "error", "log", "write"}
 
 
 class Text(NamedTuple):
-    """A text that was made of a size. expr: the size. low, high: what it may be. fits: what an f-string's text looks like, else None. found: texts
-    around the line. names: such as it may be one of."""
+    """A string formatted from a size. expr: the size. low, high: its range. fits: a pattern of the f-string, else None. found: strings around the line.
+    names: attribute and variable names that the string may equal."""
 
     expr: str
     low: int
@@ -34,7 +34,7 @@ class Text(NamedTuple):
 
 
 def text_of(x: torch.SymInt, frame: FrameType, node: ast.AST | None, tree: ast.AST) -> Text | None:
-    """None where the text is only printed. node: what asks for it in the frame's file, `tree`."""
+    """The text of `x` at `frame`; None if it is only printed. node: the expression in the frame's file, `tree`."""
     if node is not None and _is_said(node, tree):
         return None
     fits = _fits(node) if isinstance(node, ast.JoinedStr) else None
@@ -46,14 +46,14 @@ def text_of(x: torch.SymInt, frame: FrameType, node: ast.AST | None, tree: ast.A
 
 
 def candidates(texts: Iterable[Text], model: torch.nn.Module) -> Sequence[Mapping[str, int]] | None:
-    """By sizes, the numbers whose texts are worth a try; None where there are too many."""
+    """The numbers whose texts are to be tried, by size; None if there are too many."""
     held, attributes = _of_model(model)
     texts = [t._replace(found=t.found | held, names=t.names | _fitting(attributes, t.fits)) for t in texts]  # fmt: skip
     tries: list[dict[str, int]] = []
     for t in texts:
         own = {s for s in t.found if t.fits is None or t.fits.search(s)} | t.names
         numbers = {k for s in own for k in _numbers(s, t)}
-        if t.fits is None:  # the shortest, and the longest, text of it
+        if t.fits is None:  # its shortest and its longest text
             numbers |= {max(t.low, 0), t.high}
         tries += [{t.expr: k} for k in sorted(numbers)]
     order = list(dict.fromkeys(t.expr for t in texts))
@@ -68,7 +68,7 @@ def candidates(texts: Iterable[Text], model: torch.nn.Module) -> Sequence[Mappin
 
 
 def _numbers(text: str, of: Text) -> Iterator[int]:
-    """Those in a text that the size may be, or that begin one that it cannot be."""
+    """The numbers in a text that the size may equal, or that are a prefix of one that it cannot equal."""
     for run in _RUN.findall(text):
         while run and int(run) > of.high:
             run = run[:-1]
@@ -77,7 +77,7 @@ def _numbers(text: str, of: Text) -> Iterator[int]:
 
 
 def _fits(node: ast.JoinedStr) -> re.Pattern[str] | None:
-    """What the text of an f-string looks like; None where it has no words of its own."""
+    """A pattern of the f-string's text; None if it has no constant parts."""
     words = [re.escape(str(x.value)) if isinstance(x, ast.Constant) else ".*" for x in node.values]
     return re.compile("".join(words), re.DOTALL) if any(w != ".*" for w in words) else None
 
@@ -87,12 +87,12 @@ def _numbered(texts: Iterable[str]) -> frozenset[str]:
 
 
 def _fitting(names: Iterable[str], fits: re.Pattern[str] | None) -> frozenset[str]:
-    """The names that an f-string's text may be."""
+    """The names that the text of an f-string may equal."""
     return _numbered(n for n in names if fits is not None and fits.fullmatch(n))
 
 
 def _is_said(node: ast.AST, tree: ast.AST) -> bool:
-    """Whether it is within a statement that prints or logs."""
+    """Whether `node` is in a statement that prints or logs."""
     for said in ast.walk(tree):
         match said:
             case ast.Expr(ast.Call(ast.Name(name) | ast.Attribute(_, name))) if name in _SAYS:
@@ -104,7 +104,7 @@ def _is_said(node: ast.AST, tree: ast.AST) -> bool:
 
 
 def _texts(texts: Iterable[Any], containers: Iterable[Any]) -> Iterator[str]:
-    """Texts alone and in containers: keys, items and values."""
+    """Strings by themselves and in containers: keys, items and values."""
     yield from (x for x in texts if isinstance(x, str))
     for x in containers:
         both = (*x, *x.values()) if isinstance(x, dict) else x
@@ -112,7 +112,7 @@ def _texts(texts: Iterable[Any], containers: Iterable[Any]) -> Iterator[str]:
 
 
 def _constants(tree: ast.AST) -> Iterator[str]:
-    """Texts in a file, but for those about it."""
+    """The string literals of a file, except for docstrings."""
     about = {id(x.value) for x in ast.walk(tree) if isinstance(x, ast.Expr)}
     for x in ast.walk(tree):
         if isinstance(x, ast.Constant) and isinstance(x.value, str) and id(x) not in about:
@@ -125,7 +125,7 @@ def _names(tree: ast.AST) -> set[str]:
 
 
 def _of_model(model: torch.nn.Module) -> tuple[frozenset[str], frozenset[str]]:
-    """The texts that it holds, and the names of its attributes."""
+    """The strings in a model, and the names of its attributes."""
     named: dict[int, Any] = {}
     for m in model.modules():
         named |= {id(x): x for x in (vars(m), m._parameters, m._buffers)}  # pyright: ignore[reportPrivateUsage]

@@ -1,7 +1,7 @@
-"""`torch.export` for a range of sizes, also of a model that does not take quite all of them.
+"""`torch.export` for a range of sizes, also of a model whose path does not hold for all of them.
 
-What a model does may depend on a size: PyTorch traces one course, and has to prove that all sizes of the range take it. What it cannot prove
-is asserted in the graph instead, and checked in each call; where a course needs fewer sizes from the outset, the range is what remains.
+PyTorch traces one path and has to prove that all sizes of the range take it. A condition that it cannot prove becomes an assertion of the graph, which
+each call checks. If a path requires fewer sizes from the outset, the range is reduced to these.
 """
 
 import re
@@ -15,14 +15,14 @@ from torch.export import Dim, ExportedProgram
 from monotile.frontends.torch.sizes.ranges import Ranges, ranges_of
 
 _VIOLATED = r"(?:Constraints violated|Specializations unexpectedly required)"  # in a message
-_FAILED = "Cannot create Dim"  # where PyTorch wants to propose a range, of a remainder of a size
+_FAILED = "Cannot create Dim"  # PyTorch fails to propose a range, for a remainder of a size
 Exporter = Callable[..., ExportedProgram]
 
 
-def exported_for(shapes: Any, run: Exporter) -> ExportedProgram:
-    """What `run(dynamic_shapes, deferred)` exports: deferred says that what PyTorch cannot prove of sizes becomes an assertion of the graph. Not
-    at first: it would be asserted too that a size is not 1, for which PyTorch does what it does for 2.
-    Raises what PyTorch raises where a dimension that `shapes` leaves open has one size only."""
+def exported_for_range(shapes: Any, run: Exporter) -> ExportedProgram:
+    """The result of `run(dynamic_shapes, deferred)`. deferred: whether conditions on sizes that PyTorch cannot prove become assertions of the graph. It
+    is False at first: PyTorch would also assert that a size is not 1, although it treats 1 like 2.
+    Raises PyTorch's error if a dynamic dimension of `shapes` can have only one size."""
     try:
         return run(shapes, False)
     except Exception as e:
@@ -36,13 +36,13 @@ def exported_for(shapes: Any, run: Exporter) -> ExportedProgram:
             if not is_violation(e):
                 raise
             continue
-        if _open(found) >= len(_dims(shapes)) and not any(_of_one_size(ranges_of(found))):
+        if _open(found) >= len(_dims(shapes)) and not any(_is_fixed(ranges_of(found))):
             return found
     raise first
 
 
 def is_violation(e: BaseException) -> bool:
-    """Whether a model does not take all sizes, as PyTorch sees it."""
+    """Whether PyTorch reports that a model does not support all sizes of the range."""
     return re.search(f"{_VIOLATED}|{_FAILED}", str(e)) is not None
 
 
@@ -51,7 +51,7 @@ def _dims(shapes: Any) -> list[Any]:
 
 
 def _inferred(shapes: Any, said: str) -> Any:
-    """The same where PyTorch finds out what the Dims that a message names can be within their ranges; not for what is computed from a Dim."""
+    """`shapes`, with automatic ranges for the Dims that a message names; not for expressions of a Dim."""
     named = set(re.findall(r"\w+", " ".join(re.findall(rf"{_VIOLATED} \((.*?)\)", said))))
     if re.search(_FAILED, said):
         named = {_name(x) for x in _dims(shapes) if type(x) is Dim}
@@ -69,14 +69,14 @@ def _hint(x: Any) -> Any:
 
 
 def _open(exported: ExportedProgram) -> int:
-    """Dimensions that a call decides."""
+    """The number of dynamic dimensions."""
     given = (n.meta.get("val") for n in exported.graph.find_nodes(op="placeholder"))
     shapes = (x.shape for x in given if isinstance(x, torch.Tensor))
     return sum(isinstance(n, torch.SymInt) for shape in shapes for n in shape)
 
 
-def _of_one_size(ranges: Ranges) -> Iterator[bool]:
-    """Of each size, whether it is one only; and of each condition, whether sizes meet it in one way only."""
+def _is_fixed(ranges: Ranges) -> Iterator[bool]:
+    """For each size whether it has a single value, and for each condition whether a single combination of sizes satisfies it."""
     for _, low, high in ranges.of:
         yield low == high
     for text in ranges.conditions:

@@ -1,6 +1,6 @@
-"""Sizes of slices whose ends depend on sizes of the call.
+"""Sizes of slices whose ends depend on symbolic sizes.
 
-Where PyTorch cannot tell whether an end lies within, it makes a new symbol of the slice's size, as of one that data decide.
+If PyTorch cannot prove that an end is within the tensor, the slice's size becomes a new symbol, like a data-dependent one.
 """
 
 import sys
@@ -16,7 +16,7 @@ from monotile.frontends.torch.sizes.size import Shapes, bounds, expr_of
 
 
 def learn_slice(shapes: Shapes, node: fx.Node, args: Sequence[Any]) -> None:
-    """Tells `shapes` what the size is of `node`, a slice with the arguments `args`, if it is a new symbol. A size that data decide stays one."""
+    """Registers in `shapes` the size of `node`, a slice with the arguments `args`, if it is a new symbol. A data-dependent size stays a symbol."""
     _, dim, start, end, step = (*args, *(0, None, None, 1)[len(args) - 1 :])
     source: Any = node.args[0]
     size, whole = (x.meta["val"].shape[dim] for x in (node, source))
@@ -30,7 +30,7 @@ def learn_slice(shapes: Shapes, node: fx.Node, args: Sequence[Any]) -> None:
 
 
 def _within(place: Any, extent: int) -> Any:
-    """Where a slice that begins or ends at `place` does so; None if that is not known."""
+    """The position of a slice's end `place`, clamped to the tensor; None if unknown."""
     if not isinstance(place, int):
         return None
     if place == sys.maxsize:

@@ -55,17 +55,29 @@ def test_what_is_kept_for_a_size(model: nn.Module) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], object], str]] = {
-    "a table": (lambda x: x * TABLE[x.shape[1]], "KeyError.*test_open_keys.*is a key"),
-    "get": (lambda x: x * TABLE.get(x.shape[1], 2.0), "test_open_keys.*dictionary or set is asked"),
-    "in": (lambda x: x * 2 if x.shape[1] in FEW else x, "dictionary or set is asked"),
-    "a set": (lambda x: x * 2 if x.shape[1] in {3, 4} else x, "dictionary or set is asked"),
-    "several": (lambda x: {(3, 9): x}.get(tuple(x.shape), x + 1), "dictionary or set is asked"),
-    "hash": (lambda x: x * hash(x.shape[1]), "dictionary or set is asked"),
-    "a text": (lambda x: x * NAMED[str(x.shape[1])], "KeyError.*test_open_keys.*is in a text"),
-    "get by text": (lambda x: x * NAMED.get(f"{x.shape[1]}", 2.0), "the text of a size .*decides"),
-    "a length": (lambda x: x * len(repr(x.shape[1])), "the text of a size .*decides"),
-    "results": (lambda x: {f"x{x.shape[1]}": x + 1}, "the text of a size .*decides"),
-    "in a tuple": (lambda x: x * 2 if x.shape[1] in (4, 9) else x, "test_open_keys.*another size"),
+    "a table": (lambda x: x * TABLE[x.shape[1]], "KeyError.*test_symbolic_keys.*is a key"),
+    "get": (
+        lambda x: x * TABLE.get(x.shape[1], 2.0),
+        "test_symbolic_keys.*looked up in a dictionary or set",
+    ),
+    "in": (lambda x: x * 2 if x.shape[1] in FEW else x, "looked up in a dictionary or set"),
+    "a set": (lambda x: x * 2 if x.shape[1] in {3, 4} else x, "looked up in a dictionary or set"),
+    "several": (
+        lambda x: {(3, 9): x}.get(tuple(x.shape), x + 1),
+        "looked up in a dictionary or set",
+    ),
+    "hash": (lambda x: x * hash(x.shape[1]), "looked up in a dictionary or set"),
+    "a text": (lambda x: x * NAMED[str(x.shape[1])], "KeyError.*test_symbolic_keys.*is in a text"),
+    "get by text": (
+        lambda x: x * NAMED.get(f"{x.shape[1]}", 2.0),
+        "the text of a size .*determines",
+    ),
+    "a length": (lambda x: x * len(repr(x.shape[1])), "the text of a size .*determines"),
+    "results": (lambda x: {f"x{x.shape[1]}": x + 1}, "the text of a size .*determines"),
+    "in a tuple": (
+        lambda x: x * 2 if x.shape[1] in (4, 9) else x,
+        "test_symbolic_keys.*another size",
+    ),
 }
 
 
@@ -99,7 +111,7 @@ KNOWN: dict[str, Callable[[Any, Tensor, Any], object]] = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_texts_of_other_numbers_than_the_examples(name: str) -> None:
-    with pytest.raises(CaptureError, match=r"the text of a size .*decides .*\(as for [\d, ]+\)"):
+    with pytest.raises(CaptureError, match=r"the text of a size .*determines .*\(as for [\d, ]+\)"):
         Sized(_Known(KNOWN[name]), _args(3, 13), SHAPES)
 
 

@@ -1,4 +1,4 @@
-"""Operators that PyTorch gives plain numbers only, of sizes that a call decides, or that it makes data decide the size of: by others that take these."""
+"""Operators of symbolic sizes that PyTorch supports only for plain numbers, or whose sizes it makes data-dependent, in terms of other operators."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,8 @@ from monotile.frontends.torch.loops.stacked import is_dynamic
 from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
 
 
-def opened(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """What the operator gives; None where PyTorch may compute it."""
+def symbolic_result(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """The result of the operator; None where PyTorch supports it."""
     of = _OPERATORS.get(name)
     return of(*args, **named) if of else None
 
@@ -33,7 +33,7 @@ def _linspace(
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:
-    """PyTorch's own makes numbers of sizes; what its tracer has for `torch.tensor` does not."""
+    """PyTorch's own turns sizes into numbers; its tracer's version of `torch.tensor` does not."""
     leaves = pytree.tree_leaves(data)
     if not any(map(is_dynamic, leaves)) or any(isinstance(x, torch.Tensor) for x in leaves):
         return None
@@ -58,7 +58,7 @@ def _combinations(
 def _cov(
     x: torch.Tensor, *, correction: Any = 1, fweights: Any = None, aweights: Any = None
 ) -> torch.Tensor | None:
-    """PyTorch's own asks weights for their values, also where there are none."""
+    """PyTorch's own reads the values of weights, even if there are none."""
     if fweights is not None or aweights is not None or x.is_complex() or x.ndim not in (1, 2):
         return None
     rows = x.reshape(-1, x.shape[-1])
@@ -94,7 +94,7 @@ def _max_pool1d(
     x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, **named: Any,
 ) -> torch.Tensor | None:  # fmt: skip
-    """PyTorch's own asks for all sizes as numbers."""
+    """PyTorch's own turns all sizes into numbers."""
     if not any(map(is_dynamic, x.shape)) or named.get("return_indices"):
         return None
     whole = _pooled("amax", 1)(x, kernel_size, stride, padding, dilation)
@@ -107,7 +107,7 @@ def _max_pool1d(
 
 
 def _pooled(how: str, count: int) -> Callable[..., Any]:
-    """A pooling over all of `count` dimensions, as many as a size says."""
+    """A pooling over the whole extent of `count` dynamic dimensions."""
 
     def pool(x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, *_: Any, **__: Any) -> Any:  # fmt: skip
         del stride
@@ -132,7 +132,7 @@ def _expr(x: Any) -> Any:
 
 
 def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
-    """PyTorch's own `of` computes no shapes."""
+    """PyTorch's own `of` does not support symbolic shapes."""
 
     def rounded(x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor | None:
         if named or not any(map(is_dynamic, x.shape)):
