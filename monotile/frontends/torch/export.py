@@ -48,26 +48,26 @@ from monotile.frontends.torch.sizes.guards import recorded_guards
 from monotile.frontends.torch.sizes.range_export import exported_for_range, is_violation
 from monotile.frontends.torch.sizes.symbolic_builtins import functions_take_sizes
 from monotile.frontends.torch.sizes.symbolic_keys import SymbolicKeys
-from monotile.frontends.torch.tracing.as_run import exported_as_run
+from monotile.frontends.torch.tracing.as_eager import exported_as_eager
 from monotile.frontends.torch.tracing.assigned_data import assigned_data
-from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
+from monotile.frontends.torch.tracing.attribute_updates import attribute_updates_are_traced
+from monotile.frontends.torch.tracing.bincount import BINCOUNT
 from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
-from monotile.frontends.torch.tracing.calls import Calls
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
-from monotile.frontends.torch.tracing.counts import COUNTS
 from monotile.frontends.torch.tracing.derivatives import Exporter
+from monotile.frontends.torch.tracing.effect_tokens import checks_have_no_tokens
 from monotile.frontends.torch.tracing.equality import equality_is_traced
 from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
-from monotile.frontends.torch.tracing.half_transforms import HALF_TRANSFORMS
-from monotile.frontends.torch.tracing.hints import without_hints
-from monotile.frontends.torch.tracing.inference import mode_of
-from monotile.frontends.torch.tracing.moved import modules_move
-from monotile.frontends.torch.tracing.packed import traced_packed_sequences
+from monotile.frontends.torch.tracing.half_fourier import HALF_FOURIER
+from monotile.frontends.torch.tracing.inference_mode import mode_of
+from monotile.frontends.torch.tracing.mask_hints import without_hints
+from monotile.frontends.torch.tracing.module_to import modules_convert
+from monotile.frontends.torch.tracing.overrides import FunctionOverrides
+from monotile.frontends.torch.tracing.packed_sequences import traced_packed_sequences
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
+from monotile.frontends.torch.tracing.restored_state import state_restored
 from monotile.frontends.torch.tracing.stack_traces import frames_written_once
-from monotile.frontends.torch.tracing.unchanged import unchanged
-from monotile.frontends.torch.tracing.unordered import checks_are_unordered
-from monotile.frontends.torch.tracing.updates import updates_are_traced
+from monotile.frontends.torch.tracing.type_and_len import builtins_as_eager
 from monotile.frontends.torch.training import note_mode
 from monotile.wrapped import NESTED, is_nested
 
@@ -222,7 +222,7 @@ def _exported(
         # Each time: a trace that failed has kept things too.
         oblivious = patch.object(config, "backed_size_oblivious", deferred)
         # PyTorch would write six times, as Python, what nobody runs.
-        with unchanged(model), oblivious, _einsum_of(shapes), _use_lazy_graph_module(True):
+        with state_restored(model), oblivious, _einsum_of(shapes), _use_lazy_graph_module(True):
             return exporter(
                 args,
                 kwargs,
@@ -238,7 +238,7 @@ def _exported(
         return found
 
     try:
-        return exported_as_run(lambda: _with_branches(run))
+        return exported_as_eager(lambda: _with_branches(run))
     except Exception:
         found = exported_with_example_values(model, args, kwargs, run, _with_branches)
         if found is None:
@@ -288,13 +288,13 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         traced_packed_sequences(),
         tensors_fill(),
         arange_reads_tensors(),
-        updates_are_traced(),
+        attribute_updates_are_traced(),
         equality_is_traced(),
-        Calls(HALF_TRANSFORMS, COUNTS, BYTE_MASKS, assigned_data(model)),
+        FunctionOverrides(HALF_FOURIER, BINCOUNT, BYTE_MASKS, assigned_data(model)),
         tensors_index(),
-        checks_are_unordered(),
-        modules_move(),
-        builtins_as_run(model),
+        checks_have_no_tokens(),
+        modules_convert(),
+        builtins_as_eager(model),
         functions_take_sizes(),
     ):
         yield

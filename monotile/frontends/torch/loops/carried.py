@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from monotile.frontends.torch.branches.selection import MISSING
 from monotile.frontends.torch.loops.stacked import Stacked, raw_items
 from monotile.frontends.torch.loops.tensor_numbers import stands_for_number
-from monotile.frontends.torch.tracing.unchanged import containers_of, contents_of, put_back
+from monotile.frontends.torch.tracing.restored_state import containers_of, contents_of, put_back
 
 # The dtypes of numbers that a loop carries.
 _NUMBERS: dict[type[Any], torch.dtype] = {

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from monotile.frontends.torch.branches.markers import ASSERTED, guard
 from monotile.frontends.torch.numbers.whole_numbers import is_float, is_whole_number
 from monotile.frontends.torch.origin import is_tracers, users_frame
-from monotile.frontends.torch.tracing.unchanged import held_tensors, unchanged
+from monotile.frontends.torch.tracing.restored_state import held_tensors, state_restored
 
 _log = logging.getLogger("monotile")
 _READING = ("item", "tolist", "numpy", "__int__", "__index__", "__float__")
@@ -173,7 +173,12 @@ def _runs(
     before = [(x, x.detach().clone()) for x in held_tensors(model)]
     devices = {x.device for x in leaves if x.device.type == "cuda"}
     try:
-        with unchanged(model), torch.no_grad(), torch.random.fork_rng(devices), numbers.recorded():
+        with (
+            state_restored(model),
+            torch.no_grad(),
+            torch.random.fork_rng(devices),
+            numbers.recorded(),
+        ):
             model(*copy.deepcopy(tuple(args)), **copy.deepcopy(dict(kwargs)))
     except Exception:
         return False

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import ModuleDict
 
-from monotile.frontends.torch.tracing.unchanged import containers_of
+from monotile.frontends.torch.tracing.restored_state import containers_of
 
 _RUN = re.compile(r"\d+")
 _MOST = 32  # of texts that are tried

@@ -19,7 +19,7 @@ import torch
 
 from monotile.frontends.torch.loops.tensor_numbers import number, stands_for_number
 from monotile.frontends.torch.sizes.dtype_arguments import dtypes_by_builtin
-from monotile.frontends.torch.tracing.builtin_names import length
+from monotile.frontends.torch.tracing.type_and_len import length
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat)
 _sqrt: Any = torch._sym_sqrt  # pyright: ignore

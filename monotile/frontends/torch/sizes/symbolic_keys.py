@@ -25,7 +25,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.torch.loops.stacked import is_dynamic
 from monotile.frontends.torch.origin import describe_frame, is_users
 from monotile.frontends.torch.sizes.key_texts import Text, candidates, text_of
-from monotile.frontends.torch.tracing.unchanged import containers_of, modules_of, put_back
+from monotile.frontends.torch.tracing.restored_state import containers_of, modules_of, put_back
 
 _ASKS = ("get", "pop", "count", "index", "hash", "set", "frozenset", "dict", "sorted")
 _NAME = "size_of_dynamic_shapes_"  # longer than any number

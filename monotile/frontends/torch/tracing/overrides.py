@@ -1,4 +1,4 @@
-"""What functions of PyTorch's do otherwise while a model is traced.
+"""Overrides of PyTorch functions while a model is traced.
 
 One mode knows all of them: the tracer itself asks a tensor fifty times for its shape, strides and the like, and each mode lets each of these
 questions pass.
@@ -9,14 +9,14 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-# Of a function, its arguments and its named ones: what it gives.
-Instead = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+# Receives the function, its positional arguments and its keyword arguments.
+Override = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
-class Calls(TorchFunctionMode):
-    """Within, functions give what those in `tables`, by their names, make of them. No name is in two tables."""
+class FunctionOverrides(TorchFunctionMode):
+    """Within, functions with the names in `tables` are overridden. No name is in two tables."""
 
-    def __init__(self, *tables: Mapping[str, Instead]) -> None:
+    def __init__(self, *tables: Mapping[str, Override]) -> None:
         super().__init__()
         self._instead = {name: instead for table in tables for name, instead in table.items()}
         assert len(self._instead) == sum(map(len, tables))

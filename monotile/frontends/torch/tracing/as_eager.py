@@ -1,4 +1,4 @@
-"""Models that ask whether they are traced, and whose code for that fails: they are exported by the code that eager PyTorch runs.
+"""Exports models that check whether they are being traced, and whose code for that case fails, by the code that eager PyTorch runs.
 
 Libraries leave out what a tracer may not take (checks of data, masks that are all ones), and some then use what they have left out.
 """
@@ -18,9 +18,9 @@ _QUESTIONS = "is_compiling", "is_exporting"  # of torch.compiler
 T = TypeVar("T")
 
 
-def exported_as_run(run: Callable[[], T]) -> T:
-    """What `run` gives, which calls a model; if that raises an error of the model's own, what it gives where the model is told that nothing traces
-    it. Raises the first error where it has not asked, or that fails too."""
+def exported_as_eager(run: Callable[[], T]) -> T:
+    """The result of `run`, which calls a model. If that raises an error of the model's own, `run` is repeated while the model's checks say that it is not
+    traced. Raises the first error if the model made no such check, or if that fails too."""
     try:
         return run()
     except MonotileError:
@@ -29,7 +29,7 @@ def exported_as_run(run: Callable[[], T]) -> T:
         if "data-dependent" in str(e):
             raise
         first = e
-    with _denied() as askers:
+    with _tracing_denied() as askers:
         try:
             found = run()
         except Exception:
@@ -40,8 +40,8 @@ def exported_as_run(run: Callable[[], T]) -> T:
 
 
 @contextmanager
-def _denied() -> Generator[set[str]]:
-    """Within, a model that asks is told no. Gives the files that have asked."""
+def _tracing_denied() -> Generator[set[str]]:
+    """Within, a model's checks say that it is not traced. Yields the files that have checked."""
     askers: set[str] = set()
 
     def heard(question: Callable[[], bool]) -> Callable[[], bool]:

@@ -1,13 +1,13 @@
 """Packed sequences: `pack_padded_sequence`, recurrent layers of what it gives, and `pad_packed_sequence`, while a model is exported.
 
-PyTorch's own operators read the lengths on the host, which a tracer cannot. Within `traced_packed_sequences` they are made of operators whose shapes data
-may decide: `data` has the rows that eager PyTorch gives it, sum(lengths) of them, and `batch_sizes` max(lengths) elements. So whatever a
-model does with them is as in eager PyTorch. Next to `data` it is remembered of which padded tensor [steps, batch, ...] it consists: a layer,
-and padding, take that one, and nothing is packed of which nobody reads the rows.
+PyTorch's own operators read the lengths on the host, which a tracer cannot. Within `traced_packed_sequences` they are replaced by operators with
+data-dependent shapes: `data` has sum(lengths) rows, as in eager PyTorch, and `batch_sizes` max(lengths) elements. So whatever a model does with them is
+as in eager PyTorch. Each `data` remembers the padded tensor [steps, batch, ...] that it was packed from. Recurrent layers and padding read that tensor,
+so rows that nothing reads are never packed.
 
-    monotile::packed_lengths(lengths, steps)  `lengths`, of which a call checks what eager PyTorch does: they descend and are 1 to `steps`
+    monotile::packed_lengths(lengths, steps)  `lengths`; a call checks, as eager PyTorch does, that they descend and are 1 to `steps`
     monotile::packed_rnn(x, hx, params, ..., lengths, mode)  a recurrent layer of padded x [steps, batch, features]: sequence n takes its first
-        lengths[n] steps. Gives [output, *final states]; of the output, steps behind a sequence hold anything finite
+        lengths[n] steps. Gives [output, *final states]; the output after the end of a sequence is any finite value
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -73,17 +73,17 @@ _rnn_op: Any = torch.ops.monotile.packed_rnn.default
 
 
 class _Layout(NamedTuple):
-    """What `batch_sizes` tell. lengths: int64 [batch], descending. live: bool [steps, batch], which steps sequences have."""
+    """The layout that `batch_sizes` describe. lengths: int64 [batch], descending. live: bool [steps, batch], which steps sequences have."""
 
     lengths: torch.Tensor
     live: torch.Tensor
 
     def packed(self, padded: torch.Tensor) -> torch.Tensor:
-        """[sum of lengths, ...]: the rows that there are, by step."""
+        """[sum of lengths, ...]: the existing rows, by step."""
         return padded[self.live.to(padded.device)]
 
     def padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """[steps, batch, ...] of the rows; what is not live is any of them."""
+        """[steps, batch, ...] of the rows; elements that are not live are arbitrary rows."""
         counts = self.live.sum(1)
         before = counts.cumsum(0) - counts
         at = before[:, None] + torch.arange(self.live.shape[1])
@@ -91,14 +91,14 @@ class _Layout(NamedTuple):
 
 
 class _Padded(NamedTuple):
-    """What a tensor of rows consists of, as long as nobody has changed either in place."""
+    """The padded tensor that rows were packed from, as long as neither was changed in place."""
 
     tensor: torch.Tensor
     versions: tuple[int, int]
 
 
 class _Traced:
-    """The operators of packed sequences in one export; those on `torch.nn.utils.rnn` under PyTorch's names."""
+    """The operators of packed sequences in one export; those of `torch.nn.utils.rnn` have PyTorch's names."""
 
     def __init__(self) -> None:
         self._layouts: Any = WeakTensorKeyDictionary()  # of batch_sizes
@@ -139,7 +139,7 @@ class _Traced:
         return x.transpose(0, 1) if batch_first else x, layout.lengths.clone()
 
     def layer(self, module: nn.RNNBase, given: PackedSequence, hx: Any) -> tuple[Any, Any]:
-        """What `module`, an nn.LSTM, nn.GRU or nn.RNN, gives for `given` and initial states."""
+        """The result of `module`, an nn.LSTM, nn.GRU or nn.RNN, for `given` and initial states."""
         data, sizes, order, back = given
         x, layout = self._steps(data, sizes), self._layout(sizes)
         module.check_input(x, None)
@@ -183,7 +183,7 @@ def _weights(module: nn.RNNBase) -> list[torch.Tensor]:
 
 
 def _shapes(module: nn.RNNBase, batch: int) -> list[tuple[int, int, int]]:
-    """Of the states, the hidden one first."""
+    """The shapes of the states, the hidden one first."""
     count, hidden = (
         module.num_layers * (1 + module.bidirectional),
         module.proj_size or module.hidden_size,

@@ -1,4 +1,4 @@
-"""`module.to(dtype)` in a model's forward, as of a router that computes in float32, while the model is traced: PyTorch would swap the memory of
+"""`module.to(dtype)` in a model's forward, as for a router that computes in float32, while the model is traced: PyTorch would swap the memory of
 its parameters, and traced ones have none. Here the module holds the converted ones from then on; the graph converts them in each call.
 """
 
@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 
 @contextmanager
-def modules_move() -> Generator[None]:
+def modules_convert() -> Generator[None]:
     plain = nn.Module._apply  # pyright: ignore[reportPrivateUsage]
 
     def apply(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:  # fmt: skip
@@ -29,7 +29,7 @@ def modules_move() -> Generator[None]:
 
 
 def _convert(held: dict[str, Any], fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """`fn` of the tensors that a module holds, by name."""
+    """Applies `fn` to the tensors that a module holds, by name."""
     for name, x in held.items():
         if x is not None:
             held[name] = fn(x)

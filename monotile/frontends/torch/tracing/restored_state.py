@@ -1,7 +1,7 @@
-"""A model, and what else its code keeps, as they were before it ran for us.
+"""Restores the state of a model, and of its code, after a trace.
 
-A trace runs the model's code on tensors without elements. What the code keeps of them for its next call (a table in a dictionary, a
-position in an object of its own, a result in a global name or of `functools.cache`) would be the end of that call, and of the next trace.
+A trace runs the model's code on tensors without elements. If the code keeps them for its next call (in a dictionary, in an object, in a global name, in
+`functools.cache`), that call and the next trace would fail.
 """
 
 import sys
@@ -21,19 +21,19 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 _Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
-# Subclasses have ways of their own to be read: transformers imports a model for each.
+# Subclasses may compute their items: one of transformers imports a model for each.
 _CONTAINERS = frozenset({dict, OrderedDict, defaultdict, Counter, list, set, deque})
 _TRACED = (FakeTensor, FunctionalTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _NOT_OF_USERS = frozenset({*sys.stdlib_module_names, "torch", "monotile"})
 
 
 @contextmanager
-def unchanged(model: torch.nn.Module) -> Generator[None]:
-    """What the model holds is afterwards as it was: attributes, containers, objects of other classes than PyTorch's and Python's own. Of
-    global names, classes and caches of functions, where its classes are from, what has been traced is removed."""
+def state_restored(model: torch.nn.Module) -> Generator[None]:
+    """Restores attributes, containers, and objects of other classes than PyTorch's and Python's own that the model holds. Removes traced values from global
+    names, classes and function caches in the packages of its classes."""
     held = [(x, contents_of(x)) for x in containers_of([model])]
     named = [(owner, dict(vars(owner))) for owner in _owners(modules_of(model))]
-    # Nothing is asked of the others: an attribute of a lazily loaded module would load it.
+    # Other modules are not inspected: reading an attribute may load a lazily loaded module.
     values = [
         x.__func__ if isinstance(x, classmethod | staticmethod) else x
         for _, before in named
@@ -60,7 +60,7 @@ def unchanged(model: torch.nn.Module) -> Generator[None]:
 
 
 def held_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
-    """The tensors that the model may update in place: buffers, and what else it holds but parameters, each once."""
+    """The tensors that the model may update in place: buffers and other tensors that it holds, without parameters, each once."""
     found = {
         id(x): x for c in containers_of([model]) for x in (c.values() if isinstance(c, dict) else c)
     }
@@ -91,7 +91,7 @@ def containers_of(roots: Iterable[Any]) -> Iterator[_Container]:
 
 
 def _items(x: tuple[Any, ...] | frozenset[Any]) -> Iterator[Any]:
-    """What is in it, of whatever length a subclass says that it is."""
+    """The items of a list, whatever length a subclass reports."""
     return tuple.__iter__(x) if isinstance(x, tuple) else frozenset.__iter__(x)
 
 
@@ -118,7 +118,7 @@ def _package(kind: type) -> str:
 
 
 def modules_of(model: torch.nn.Module) -> Iterator[ModuleType]:
-    """Those of the packages that the model's classes are from, but for PyTorch's and Python's own."""
+    """The modules of the packages that the model's classes are from, except for PyTorch's and Python's own."""
     names = {_package(type(m)) for m in model.modules()} - _NOT_OF_USERS
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in names and isinstance(module, ModuleType):  # pyright: ignore[reportUnnecessaryIsInstance] # others put objects there
@@ -135,7 +135,7 @@ def _owners(modules: Iterable[ModuleType]) -> Iterator[ModuleType | type]:
 
 
 def _forget(owner: ModuleType | type, before: dict[str, Any]) -> None:
-    """Names of `owner` that now mean something traced, and did not, mean what they meant."""
+    """Restores the names of `owner` that now have a traced value and did not before."""
     for name, x in list(vars(owner).items()):
         if x is before.get(name) or not _is_traced(x):
             continue

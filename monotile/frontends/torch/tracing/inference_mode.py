@@ -1,5 +1,5 @@
-"""Tensors made under `torch.inference_mode()`, which PyTorch does not trace outside it: a whole program may run under it but for the call of the
-compiler, or only the checkpoint's loading."""
+"""Tensors created under `torch.inference_mode()`, which PyTorch cannot trace outside of it: a whole program may run under it except for the call of the
+compiler, or only the loading of a checkpoint."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,6 +9,6 @@ import torch
 
 
 def mode_of(tensors: Iterable[Any]) -> AbstractContextManager[object]:
-    """The inference mode if one of `tensors` was made under it."""
+    """The inference mode if one of `tensors` was created under it."""
     made = any(isinstance(x, torch.Tensor) and x.is_inference() for x in tensors)
     return torch.inference_mode() if made else nullcontext()

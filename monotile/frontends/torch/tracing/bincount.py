@@ -1,4 +1,4 @@
-"""`torch.bincount` while a model is traced: its size is that of `minlength`, or what the example arguments give.
+"""`torch.bincount` while a model is traced: its size is `minlength`, or that for the example arguments.
 
 Numbers beyond it are noticed when the kernel runs, where they are an index.
 """
@@ -12,7 +12,7 @@ def _bincount(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     return _counted(*args, **named)
 
 
-COUNTS = {"bincount": _bincount}  # for `Calls`: counts are sums of ones
+BINCOUNT = {"bincount": _bincount}  # for `FunctionOverrides`: counts are sums of ones
 
 
 def _counted(

@@ -1,7 +1,7 @@
-"""Checks of linear algebra, which raise errors in PyTorch, without an order.
+"""Removes the effect tokens of error checks in linear algebra.
 
-PyTorch keeps them in order by tokens, which are further inputs and results of a graph; with these it loses track of a graph's constants.
-A kernel drops them, as it drops other checks of data.
+PyTorch orders these checks by tokens, which are additional inputs and results of a graph; with these it loses track of the graph's constants. A kernel
+drops the checks, as it drops other data checks.
 """
 
 from collections.abc import Generator
@@ -14,10 +14,10 @@ from torch._higher_order_ops import effects
 
 
 @contextmanager
-def checks_are_unordered() -> Generator[None]:
-    """Within, they have no tokens."""
+def checks_have_no_tokens() -> Generator[None]:
+    """Within, these checks have no tokens."""
     plain = getattr(effects, "_get_effect", None)
-    if plain is None:  # of a PyTorch that has no tokens for them
+    if plain is None:  # this version of PyTorch has no tokens for them
         yield
         return
 

@@ -35,8 +35,8 @@ def _transform(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     return found.to(_HALF[found.dtype])
 
 
-# For `Calls`: the CPU has them.
-HALF_TRANSFORMS = {f.__name__: _transform for f in _TRANSFORMS}
+# For `FunctionOverrides`: the CPU has them.
+HALF_FOURIER = {f.__name__: _transform for f in _TRANSFORMS}
 
 
 def _is_half(x: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Tensors that a model holds as plain attributes and updates in place, while it is traced.
+"""In-place updates of tensors that a model holds as plain attributes, while it is traced.
 
-PyTorch computes what an operator that also takes numbers makes of real tensors alone, as `self.count.add_(1)` does, and so would update
-the model's own tensor at compile time. Here such an update is traced like any other.
+PyTorch executes an operator whose tensor arguments are all real, such as `self.count.add_(1)`, and so would update the model's own tensor at compile
+time. Here such an update is traced like any other.
 """
 
 from collections.abc import Generator
@@ -13,7 +13,7 @@ from torch._subclasses import fake_tensor
 
 
 @contextmanager
-def updates_are_traced() -> Generator[None]:
+def attribute_updates_are_traced() -> Generator[None]:
     """Within, no trace writes to a real tensor."""
     plain = fake_tensor.should_allow_numbers_as_tensors
 
