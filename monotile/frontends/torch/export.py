@@ -94,7 +94,7 @@ _ADVICE = (
     ),
     (
         "Stacked'",
-        "the model returns a list that has as many items as a size of dynamic_shapes says: return torch.stack of it",
+        "the model returns a list whose length depends on a size of dynamic_shapes: return torch.stack of it",
     ),
     (
         "__obj_flatten__",
@@ -103,7 +103,7 @@ _ADVICE = (
     ),
     (
         "specialized it to be a constant",
-        "the model does something else for this number, or takes no other: give an example of another size, or leave the size out of dynamic_shapes",
+        "the model takes another path for this number, or supports no other: give an example of another size, or leave the size out of dynamic_shapes",
     ),
     (
         "DynamicOutputShapeException: ",
@@ -111,7 +111,7 @@ _ADVICE = (
     ),
     (
         "UnsupportedOperatorException: ",
-        "PyTorch does not know the operator's shapes where a size is open: leave the size out of dynamic_shapes, or write it with other operators",
+        "PyTorch does not know the operator's shapes for a symbolic size: leave the size out of dynamic_shapes, or write it with other operators",
     ),
     (
         "Unsupported dtype BFloat16",
@@ -127,7 +127,7 @@ def export(
     results: Callable[[Any], Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
-    """`torch.export` of `model`, which may be a function; an ExportedProgram as it is. Both hold plain tensors alone. Raises CaptureError with the user's line.
+    """`torch.export` of `model`, which may be a function or an ExportedProgram. The result has only plain tensors. Raises CaptureError with the user's line.
 
     dynamic_shapes: as `torch.export` takes it. results: flattens the model's results where they are containers that PyTorch does not know.
     """
@@ -175,12 +175,12 @@ def export(
 
 
 def _plain(exported: ExportedProgram) -> ExportedProgram:
-    with within({}):  # conversions are operators by now
+    with within({}):  # conversions have become operators
         return unwrapped(exported)
 
 
 def _reason(text: str) -> str:
-    """The first line of a message, or what it says of dimensions."""
+    """The first line of a message, or its part about dimensions."""
     lines = [x.strip() for x in text.splitlines()]
     if "Constraints violated" not in text:
         if text.startswith("This higher order operator doesn't work unless"):
@@ -199,7 +199,7 @@ def _reason(text: str) -> str:
 def _of_example(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[ExportedProgram, Callable[[], ExportedProgram]]:
-    """The result of `torch.export`, and what gives it again."""
+    """The result of `torch.export`, and a function that repeats the export."""
     again = partial(_exported, model, args, kwargs, dynamic_shapes)
     try:
         return again(), again
@@ -214,14 +214,14 @@ def _of_example(
 def _exported(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> ExportedProgram:
-    """The result of `torch.export`; with branches, where Python asks for a tensor's value, or else with that of the example arguments."""
+    """The result of `torch.export`, with branches where Python reads a tensor's value, or else with the values of the example arguments."""
 
     exporter = Exporter(model)
 
     def within_sizes(shapes: Any, deferred: bool) -> ExportedProgram:
-        # Each time: a trace that failed has kept things too.
+        # For each trace: one that failed may have changed the model too.
         oblivious = patch.object(config, "backed_size_oblivious", deferred)
-        # PyTorch would write six times, as Python, what nobody runs.
+        # Otherwise PyTorch generates Python code six times that nothing runs.
         with state_restored(model), oblivious, _einsum_of(shapes), _use_lazy_graph_module(True):
             return exporter(
                 args,
@@ -248,7 +248,7 @@ def _exported(
 
 @contextmanager
 def _einsum_of(shapes: Any) -> Generator[None]:
-    """Within, `torch.einsum` of several operands goes from left to right where sizes are open: opt_einsum asks for them as numbers."""
+    """Within, `torch.einsum` contracts its operands from left to right if `shapes` are dynamic: opt_einsum turns sizes into numbers."""
     if not shapes:
         yield
         return
@@ -259,14 +259,14 @@ def _einsum_of(shapes: Any) -> Generator[None]:
 def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     with loops_traced_once() as loops:
         try:
-            return _with_choices(run)
+            return _with_paths(run)
         except Exception:
             if not loops.once:
                 raise
-    return _with_choices(run)
+    return _with_paths(run)
 
 
-def _with_choices(run: Callable[[], ExportedProgram]) -> ExportedProgram:
+def _with_paths(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
         return single_path(run)
     except LoopDetectedError:
@@ -279,7 +279,7 @@ def _with_choices(run: Callable[[], ExportedProgram]) -> ExportedProgram:
 
 @contextmanager
 def _traceable(model: torch.nn.Module) -> Generator[None]:
-    """Within, PyTorch traces what it otherwise does not, or not right."""
+    """Within, PyTorch traces models that it otherwise does not trace, or traces wrongly."""
     with (
         frames_written_once(),
         without_hints(),

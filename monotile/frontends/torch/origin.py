@@ -71,7 +71,7 @@ def users_frame(frame: FrameType) -> FrameType:
 
 
 def asking_frame(frame: FrameType) -> FrameType:
-    """The frame that `frame` belongs to and is neither Monotile's nor of PyTorch's tracer."""
+    """The innermost calling frame that belongs neither to Monotile nor to PyTorch's tracer."""
     between = ("torch.overrides", "torch._tensor")
     while frame.f_back and (
         is_tracers(frame)
@@ -83,13 +83,13 @@ def asking_frame(frame: FrameType) -> FrameType:
 
 
 def is_tracers(frame: FrameType) -> bool:
-    """Whether PyTorch's tracer runs in it."""
+    """Whether it is a frame of PyTorch's tracer."""
     name = frame.f_globals.get("__name__", "")
     return name.startswith(("torch._", "torch.fx", "torch.export", "torch.utils"))
 
 
 def is_assert(frame: FrameType) -> bool:
-    """Whether `frame` is asking for the truth that an `assert` is about."""
+    """Whether `frame` is evaluating the condition of an `assert`."""
     rest = (i for i in dis.get_instructions(frame.f_code) if i.offset >= frame.f_lasti)
     asking = [i for i in islice(rest, 4) if i.opname not in ("CALL", "TO_BOOL")]
     if len(asking) < 2 or not asking[0].opname.endswith("IF_TRUE"):

@@ -1,4 +1,4 @@
-"""Which values of a graph share memory, and what operators change in place."""
+"""Alias analysis: which values of a graph share memory, and which arguments an operator updates in place."""
 
 import operator
 from collections.abc import Iterator

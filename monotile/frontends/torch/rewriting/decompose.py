@@ -53,7 +53,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         table.update(decompositions_in(exported.graph_module))
         for op in [op for op in table if find(op) is not None]:
             del table[op]
-    with within({}):  # what the model is called in has been added by `contexts.py`
+    with within({}):  # `contexts.py` has added the conversions of the calling context
         return retraced(exported, table)
 
 

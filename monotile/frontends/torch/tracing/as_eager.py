@@ -14,7 +14,7 @@ import torch
 from monotile.errors import MonotileError
 from monotile.frontends.torch.origin import is_users
 
-_QUESTIONS = "is_compiling", "is_exporting"  # of torch.compiler
+_CHECKS = "is_compiling", "is_exporting"  # of torch.compiler
 T = TypeVar("T")
 
 
@@ -42,21 +42,21 @@ def exported_as_eager(run: Callable[[], T]) -> T:
 @contextmanager
 def _tracing_denied() -> Generator[set[str]]:
     """Within, a model's checks say that it is not traced. Yields the files that have checked."""
-    askers: set[str] = set()
+    files: set[str] = set()
 
-    def heard(question: Callable[[], bool]) -> Callable[[], bool]:
-        def asked() -> bool:
+    def denied(check: Callable[[], bool]) -> Callable[[], bool]:
+        def checked() -> bool:
             # PyTorch's tracer would take `inspect.currentframe` for a part of the model.
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
             if not is_users(frame.f_code.co_filename):
-                return question()
-            askers.add(frame.f_code.co_filename)
+                return check()
+            files.add(frame.f_code.co_filename)
             return False
 
-        return asked
+        return checked
 
     with ExitStack() as stack:
-        for name in _QUESTIONS:
-            question = heard(getattr(torch.compiler, name))
-            stack.enter_context(patch.object(torch.compiler, name, question))
-        yield askers
+        for name in _CHECKS:
+            check = denied(getattr(torch.compiler, name))
+            stack.enter_context(patch.object(torch.compiler, name, check))
+        yield files

@@ -1,4 +1,4 @@
-"""Packed sequences: `pack_padded_sequence`, recurrent layers of what it gives, and `pad_packed_sequence`, while a model is exported.
+"""Packed sequences: `pack_padded_sequence`, recurrent layers of its results, and `pad_packed_sequence`, while a model is exported.
 
 PyTorch's own operators read the lengths on the host, which a tracer cannot. Within `traced_packed_sequences` they are replaced by operators with
 data-dependent shapes: `data` has sum(lengths) rows, as in eager PyTorch, and `batch_sizes` max(lengths) elements. So whatever a model does with them is
