@@ -36,8 +36,8 @@ from monotile.frontends.torch.callables import (
 )
 from monotile.frontends.torch.capture import Captured, functional
 from monotile.frontends.torch.export import Exported, export
-from monotile.frontends.torch.sizes.other_sizes import others
 from monotile.frontends.torch.sizes.ranges import classes_of, ranges_of
+from monotile.frontends.torch.sizes.specialisations import specialised
 from monotile.ir.program import state_names
 from monotile.ir.verify import verify as verify_program
 from monotile.passes.plans import PlanState
@@ -217,14 +217,16 @@ def _compiled(
             several = hardware.has.many_workers and not alone
             whole = Kernels(exported, hardware, options, given, pool)
             whole.begin(classes_of(ranges_of(exported), several)[-1])  # which takes longest
-            more = () if alone else others(exported, model, call, dynamic_shapes, flatten_objects)
+            more = (
+                () if alone else specialised(exported, model, call, dynamic_shapes, flatten_objects)
+            )
             hidden = msgspec.structs.replace(options, dump_dir=None)
-            courses = [(e, Kernels(e, hardware, hidden, given, pool)) for e in more]
-            courses.append((exported, whole))
-            few = several, len(courses)
+            paths = [(e, Kernels(e, hardware, hidden, given, pool)) for e in more]
+            paths.append((exported, whole))
+            few = several, len(paths)
             built = [
                 (k, begun_of(partial(k.begin_all, classes_of(ranges_of(e), *few)), e is exported))
-                for e, k in reversed(courses)  # the last of which takes least
+                for e, k in reversed(paths)  # the last of which takes least
             ]
             *smaller, module = (
                 k.module(*future.result()) for k, futures in reversed(built) for future in futures

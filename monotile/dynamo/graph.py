@@ -21,7 +21,7 @@ from monotile.compile import compile
 from monotile.config import Options
 from monotile.dynamo.aliases import separate
 from monotile.dynamo.parts import replace, split
-from monotile.dynamo.sizes import NOTHING, open_dims
+from monotile.dynamo.sizes import NOTHING, dynamic_dims
 from monotile.errors import (
     CaptureError,
     InputError,
@@ -82,7 +82,7 @@ class Graph:
         if self._held is None:
             self._held = [k for k, x in enumerate(args) if _is_held(x)]
             self._numbers = _numbers(self._module)
-            self._open = open_dims(self._module)
+            self._open = dynamic_dims(self._module)
             own = {*self._held, *self._numbers, *self._open.numbers}
             self._free = [k for k in range(len(args)) if k not in own]
         most = self._open.most(args)

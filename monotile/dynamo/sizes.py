@@ -58,7 +58,7 @@ class Open(NamedTuple):
 NOTHING = Open({}, {}, {}, {})
 
 
-def open_dims(module: fx.GraphModule) -> Open:
+def dynamic_dims(module: fx.GraphModule) -> Open:
     """Of a graph of Dynamo. A dimension that is more than a symbol alone, such as twice one, is none: its value is compiled in."""
     dims: dict[int, dict[int, str]] = {}
     ranges: dict[str, tuple[int, int | None]] = {}

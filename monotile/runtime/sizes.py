@@ -78,7 +78,7 @@ class SizeReader:
             if not low <= n <= high:
                 raise self._out_of_range(k, n)
         if not self.holds(symbols):
-            raise self._another_course(symbols)
+            raise self._violated_guards(symbols)
         for (leaf, _), wanted in zip(self._shaped, self._expected(*symbols), strict=True):
             given = leaves[leaf]
             got = tuple(given.shape) if isinstance(given, torch.Tensor) else (given,)
@@ -142,13 +142,13 @@ class SizeReader:
             " with another range in dynamic_shapes"
         )
 
-    def _another_course(self, symbols: tuple[int, ...]) -> InputError:
+    def _violated_guards(self, symbols: tuple[int, ...]) -> InputError:
         assert self._hold is not None
         held = zip(self._conditions, self._hold(*symbols), strict=True)
         failed = " and ".join(text for text, holds in held if not holds)
         return InputError(
-            f"the model was compiled for sizes with {failed}, which does not hold where {self._known(symbols, failed)}: it computes something"
-            " else for these, so compile it for them alone"
+            f"the model was compiled for sizes with {failed}, which does not hold where {self._known(symbols, failed)}: it takes another path"
+            " for these sizes, so compile it for them separately"
         )
 
     def _known(self, symbols: tuple[int, ...], *texts: str) -> str:

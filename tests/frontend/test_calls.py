@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from monotile.frontends.torch.origin import origin
-from monotile.frontends.torch.tracing.calls import Calls
+from monotile.frontends.torch.tracing.overrides import FunctionOverrides
 from monotile.frontends.torch.tracing.stack_traces import frames_written_once
 
 
@@ -12,7 +12,7 @@ def test_a_table_of_names() -> None:
     def doubled(func, args, named):
         return 2 * func(*args, **named)
 
-    with Calls({"sin": doubled}, {}):
+    with FunctionOverrides({"sin": doubled}, {}):
         x = torch.ones(3)
         assert torch.equal(torch.sin(x), 2 * x.sin() / 2)
         assert torch.equal(torch.cos(x), torch.ones(3).cos())

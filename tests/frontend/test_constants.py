@@ -110,7 +110,7 @@ def test_nor_in_a_run_that_tells_numbers() -> None:
     assert not model.calls.any()
 
 
-def test_literals_of_a_module_in_both_courses() -> None:
+def test_literals_of_a_module_on_both_paths() -> None:
     """Each trace counts them anew, so that one name is that of several."""
 
     class Inner(nn.Module):

@@ -11,7 +11,11 @@ from torch import nn
 import monotile
 from monotile.errors import CaptureError, UnsupportedOperatorError
 from monotile.frontends.torch.capture import capture
-from monotile.frontends.torch.origin import is_users
+from monotile.frontends.torch.origin import (
+    _OWN,  # pyright: ignore[reportPrivateUsage]
+    is_users,
+)
+from monotile.frontends.torch.sizes.guards import PATHS
 
 
 class Call(nn.Module):
@@ -31,8 +35,9 @@ def test_no_line_of_ours_is_the_users() -> None:
     """Of what runs between a model and PyTorch; tests and generation are code as a user's."""
     root = Path(monotile.__file__).parent
     front = root / "frontends" / "torch"
-    ours = (root / "dynamo" / "backend.py", front / "branches" / "marks.py", *front.glob("loops/*.py"))  # fmt: skip
-    assert all(path.exists() and not is_users(str(path)) for path in ours)
+    ours = (root / "dynamo" / "backend.py", front / "branches" / "markers.py", *front.glob("loops/*.py"))  # fmt: skip
+    named = (*map(str, ours), *_OWN, PATHS)
+    assert all(Path(path).exists() and not is_users(path) for path in named)
     assert is_users(__file__)
 
 

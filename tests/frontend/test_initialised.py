@@ -1,4 +1,4 @@
-"""Layers that set themselves up at their first input, `if self.begun: return`, as quantizers and routers do: what their sides change, call and set."""
+"""Layers that set themselves up at their first input, `if self.begun: return`, as quantizers and routers do: what their branches change, call and set."""
 
 import copy
 import logging
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import monotile
-from monotile.frontends.torch.branches import courses, effects
+from monotile.frontends.torch.branches import paths, side_effects
 
 T = torch.Tensor
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Layer(nn.Module):
 
 
 class Lists(Layer):
-    """A side calls what is no function: the `if` makes courses."""
+    """A branch calls an object that is not a function: the `if` makes paths."""
 
     def halve(self, x: T) -> None:
         seen: list[T] = []
@@ -75,8 +75,8 @@ class Stack(nn.Module):
 def test_at_the_first_input(
     kind: type[Layer], count: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """most: courses; those of converted sides are one."""
-    monkeypatch.setattr(courses, "MOST", most)
+    """most: paths; those of converted branches are one."""
+    monkeypatch.setattr(paths, "MAX_PATHS", most)
     model = Stack(kind, count).eval()
     eager = copy.deepcopy(model)
     fast = monotile.compile(model, (torch.randn(3, 4),), target="cpu")
@@ -87,7 +87,7 @@ def test_at_the_first_input(
 
 
 class Set(nn.Module):
-    """A side sets an attribute to another number: the `if` makes courses."""
+    """A branch sets an attribute to another number: the `if` makes paths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,4 +142,4 @@ def _raises(_: T) -> None:
     ],
 )
 def test_what_changes_tensors_only(called: Any, so: bool) -> None:
-    assert effects.changes_tensors_only(called) is so
+    assert side_effects.changes_tensors_only(called) is so

@@ -1,4 +1,4 @@
-"""Python loops that take many turns, whose number is known: which are traced once, and that all are right."""
+"""Long Python loops with a fixed number of iterations: which are traced once, and that all are right."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,22 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from monotile.frontends.torch.capture import capture
-from monotile.frontends.torch.loops import long
+from monotile.frontends.torch.loops import long_loops
 from monotile.ir.program import Loop
 from tests.conftest import wide
 from tests.frontend.against import check
-from tests.frontend.turn_networks import IN, WIDTH, Recurrent
+from tests.frontend.loop_networks import IN, WIDTH, Recurrent
 
-TURNS = 24
+STEPS = 24
 
 
 class Over(Recurrent):
-    """A function of a recurrent network and its input [batch, TURNS, IN]."""
+    """A function of a recurrent network and its input [batch, STEPS, IN]."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         super().__init__()
         self.f = f
-        self.mixed = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(TURNS))
+        self.mixed = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(STEPS))
         self.calls = 0
         self.one = nn.LSTMCell(IN, WIDTH)
 
@@ -47,8 +47,8 @@ def cells(model: Over, x: Tensor) -> Any:
 
 
 def written(model: Over, x: Tensor) -> Any:
-    h, out = torch.zeros(2, WIDTH), torch.zeros(2, TURNS, WIDTH)
-    for t in range(TURNS):
+    h, out = torch.zeros(2, WIDTH), torch.zeros(2, STEPS, WIDTH)
+    for t in range(STEPS):
         h = model.step(x[:, t], h)
         out[:, t] = h
     return out
@@ -83,7 +83,7 @@ def by_layers(model: Over, x: Tensor) -> Any:
 
 def by_iterator(model: Over, x: Tensor) -> Any:
     h, layers = x.sum(1) @ torch.ones(IN, WIDTH), iter([*model.mixed[:1]] * 22 + [*model.mixed])
-    for _ in range(TURNS):
+    for _ in range(STEPS):
         h = torch.tanh(next(layers)(h))
     return h
 
@@ -175,8 +175,8 @@ EACH = (by_layers, by_iterator, by_number, counting, by_calls, noted, noted_by_l
 
 
 def _few_calls(monkeypatch: pytest.MonkeyPatch) -> Tensor:
-    monkeypatch.setattr(long, "CALLS", 64)
-    return torch.randn(2, TURNS, IN, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(long_loops, "MIN_CALLS", 64)
+    return torch.randn(2, STEPS, IN, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("f", [listed, backward, *map(wide, (cells, written, begins, twice))])
@@ -188,18 +188,18 @@ def test_traced_once(f: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "f", [by_layers, by_iterator, by_calls, noted, *map(wide, sorted({*EACH} - {by_layers, by_iterator, by_calls, noted}, key=lambda f: f.__name__))],
 )  # fmt: skip
-def test_traced_turn_by_turn(f: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traced_by_iteration(f: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     body = check(Over(f).eval(), (_few_calls(monkeypatch),)).program.body
     assert not any(isinstance(s, Loop) for s in body)
 
 
-def test_few_calls_are_traced_turn_by_turn() -> None:
-    body = capture(Over(listed).eval(), (torch.randn(2, TURNS, IN),)).program.body
+def test_few_calls_are_traced_by_iteration() -> None:
+    body = capture(Over(listed).eval(), (torch.randn(2, STEPS, IN),)).program.body
     assert not any(isinstance(s, Loop) for s in body)
 
 
-def test_equal_turns() -> None:
-    """Turns that read other weights, or compute with other numbers, are not equal."""
+def test_equal_iterations() -> None:
+    """Iterations that read other weights, or compute with other numbers, are not equal."""
     graph = torch.fx.Graph()
     x, *weights = (graph.placeholder(f"p{k}") for k in range(20))
     aten = torch.ops.aten
@@ -208,22 +208,24 @@ def test_equal_turns() -> None:
         row = graph.call_function(aten.select.int, (x, 0, k))
         h = graph.call_function(aten.mul.Tensor, (h, row))
         h = graph.call_function(aten.add.Tensor, (h, weights[0]))
-    assert long.are_equal(graph, 3.0)
-    assert not long.are_equal(graph, 1.0)
+    assert long_loops.are_equal(graph, 3.0)
+    assert not long_loops.are_equal(graph, 1.0)
     for k in range(10):
         h = graph.call_function(aten.add.Tensor, (h, weights[k]))
-    assert not long.are_equal(graph, 1.0)
+    assert not long_loops.are_equal(graph, 1.0)
     for k in range(10):
         h = graph.call_function(aten.mul.Tensor, (h, 0.5**k))
-    assert not long.are_equal(graph, 1.0)
+    assert not long_loops.are_equal(graph, 1.0)
 
 
 def test_functions_without_a_text_have_no_loops() -> None:
     made: dict[str, Any] = {}
     text = "def f(x):\n    for t in range(40):\n        x = (x +\n             x[:, t])\n    return x\n"
     exec(compile(text, __file__, "exec"), made)  # whose lines are those of this file
-    assert all(isinstance(x, long.Loop) for x in long.loops_of(made["f"].__code__))
+    assert all(isinstance(x, long_loops.Loop) for x in long_loops.loops_of(made["f"].__code__))
     exec(compile(text, "<nowhere>", "exec"), made)
-    assert long.loops_of(made["f"].__code__) == ()
-    assert [x.line for x in long.loops_of(listed.__code__)] == [listed.__code__.co_firstlineno + 2]
-    assert not long.loops_of(given.__code__.replace(co_names=()))
+    assert long_loops.loops_of(made["f"].__code__) == ()
+    assert [x.line for x in long_loops.loops_of(listed.__code__)] == [
+        listed.__code__.co_firstlineno + 2
+    ]
+    assert not long_loops.loops_of(given.__code__.replace(co_names=()))

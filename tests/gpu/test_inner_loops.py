@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import monotile
-from tests.frontend.turn_networks import Listed, Recurrent, Written, sequence
+from tests.frontend.loop_networks import Listed, Recurrent, Written, sequence
 
 pytestmark = pytest.mark.gpu
 

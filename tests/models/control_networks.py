@@ -1,4 +1,4 @@
-"""Networks whose course depends on their data."""
+"""Networks with data-dependent control flow."""
 
 from typing import NamedTuple
 

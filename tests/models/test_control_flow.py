@@ -1,4 +1,4 @@
-"""Networks whose course depends on their data: one kernel, as eager PyTorch has them, on the CPU and on the emulator."""
+"""Networks with data-dependent control flow: one kernel, as eager PyTorch has them, on the CPU and on the emulator."""
 
 import pytest
 import torch

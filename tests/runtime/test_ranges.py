@@ -93,12 +93,12 @@ def test_all_sizes(f: Callable[..., Any]) -> None:
     check(fast, f, (1, 2, 6, 8, 12))
 
 
-def test_a_course_that_some_sizes_take() -> None:
+def test_a_path_that_some_sizes_take() -> None:
     fast = compiled(by_remainder, 8)
     check(fast, by_remainder, (3, 8, 9, 12))
 
 
-def test_a_course_that_others_do_not_take() -> None:
+def test_a_path_that_others_do_not_take() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         if x.shape[0] % 5 != 3:
             raise ValueError("another remainder")

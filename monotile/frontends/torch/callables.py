@@ -1,4 +1,4 @@
-"""What may be called like a model, as one: a function, a method, and what surrounds them."""
+"""Functions and methods as models, their arguments and their parameters' names."""
 
 import functools
 import inspect
@@ -21,7 +21,7 @@ _PARAMETERS = "monotile.parameters"  # in `GraphModule.meta`
 
 
 class Function(torch.nn.Module):
-    """A function that calls modules: the one that it is a method of ("module"), and those that it knows by name."""
+    """A function as a module. Its submodules: the module that it is a method of ("module"), and those that it refers to by name."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class Function(torch.nn.Module):
 
 
 def name_of(model: torch.nn.Module) -> str:
-    """What messages call it: its class, or the function that it is."""
+    """The name of a model in messages: its class, or the function."""
     return model.name if isinstance(model, Function) else type(model).__name__
 
 
 def as_module(model: Model) -> torch.nn.Module | ExportedProgram:
-    """`model`, or a module that does what it does. Raises CaptureError for what cannot be called, and TorchScript."""
+    """`model`, or a module that calls it. Raises CaptureError for TorchScript and for objects that cannot be called."""
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise CaptureError("torch.export takes no TorchScript: pass the module that it was made of")
     if isinstance(model, torch.nn.Module):
@@ -59,19 +59,19 @@ def as_module(model: Model) -> torch.nn.Module | ExportedProgram:
 
 
 def arguments(args: Sequence[Any] | torch.Tensor) -> Sequence[Any]:
-    """Example arguments, of which a tensor alone is the only one."""
+    """Example arguments as a tuple; a single tensor is the only argument."""
     return (args,) if isinstance(args, torch.Tensor) else args
 
 
 def check_script(model: torch.nn.Module) -> None:
-    """Raises CaptureError for a model that fails and has a module of TorchScript in it."""
+    """Raises CaptureError if a model that fails contains a TorchScript module."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise CaptureError(f"{name} is TorchScript, which torch.export does not take: put the module there that it was made of")  # fmt: skip
 
 
 def check_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises CaptureError if `model`, which did not take these, cannot take them by what its `forward` says."""
+    """Raises CaptureError if the arguments, with which `model` failed, do not match the signature of its `forward`."""
     signature = _signature(model.forward)
     try:
         if signature is not None:
@@ -87,8 +87,8 @@ def check_call(model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str,
 def keywords_by_name(
     model: torch.nn.Module, kwargs: Mapping[str, Any], shapes: Any
 ) -> Generator[Any]:
-    """Gives `shapes`, which are `dynamic_shapes`. Within, what `forward` takes as `**kwargs` are parameters of its own, by whose names there may be
-    shapes: torch.export knows none of what `**kwargs` holds."""
+    """Yields `shapes`, which are `dynamic_shapes`. Within, arguments that `forward` takes by `**kwargs` are named parameters, so that they may have dynamic
+    shapes: torch.export supports none in `**kwargs`."""
     signature = _signature(model.forward)
     rest = [p for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD] if signature else []  # fmt: skip
     if signature is None or not rest or not isinstance(shapes, Mapping):
@@ -107,7 +107,7 @@ def keywords_by_name(
 
 
 def note_parameters(graph_module: fx.GraphModule, model: torch.nn.Module) -> None:
-    """Notes what the model whose graph this is takes."""
+    """Records the parameters of the model whose graph this is."""
     signature = _signature(model.forward)
     taken = signature.parameters.values() if signature is not None else ()
     graph_module.meta[_PARAMETERS] = tuple(
@@ -123,19 +123,19 @@ def note_parameters(graph_module: fx.GraphModule, model: torch.nn.Module) -> Non
 
 
 def noted_parameters(graph_module: fx.GraphModule) -> tuple[Parameter, ...]:
-    """As noted; none where that is not known."""
+    """The recorded parameters; empty if unknown."""
     return graph_module.meta.get(_PARAMETERS, ())
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
-    except (TypeError, ValueError):  # of a function that is not Python's
+    except (TypeError, ValueError):  # of a function that is not written in Python
         return None
 
 
 def _modules(function: Callable[..., Any]) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The modules that a function may call, by their names for it."""
+    """The modules that a function may call, by their names in it."""
     if isinstance(function, functools.partial):
         held = {**function.keywords, **{f"arg{k}": x for k, x in enumerate(function.args)}}
         yield from ((n, x) for n, x in held.items() if isinstance(x, torch.nn.Module))

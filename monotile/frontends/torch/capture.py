@@ -25,7 +25,7 @@ from monotile.frontends.torch.callables import Model, noted_parameters
 from monotile.frontends.torch.complex.pair import Pair, constant_pair, interleaved
 from monotile.frontends.torch.export import export
 from monotile.frontends.torch.graph import Values, lower_graph, survey
-from monotile.frontends.torch.numbers.given import numbers_given
+from monotile.frontends.torch.numbers.returned_numbers import returned_numbers
 from monotile.frontends.torch.refusals import refuse_devices, refused_object
 from monotile.frontends.torch.rewriting.decompose import decompose, quiet
 from monotile.frontends.torch.rewriting.lifted import memory_of
@@ -101,8 +101,7 @@ def to_program(
     most: Mapping[str, int] = MappingProxyType({}),
     tf32: Tf32 = STRICT,
 ) -> Captured:
-    """plain: `exported` in functional ATen. most: what symbols are at most, where that is less than there. tf32: where products of float32 may be
-    of TF32. Raises as `capture` does."""
+    """plain: `exported` in functional ATen. most: smaller upper bounds of symbols. tf32: which float32 products may use TF32. Raises as `capture` does."""
     return _lower(plain, ranges_of(exported).limited(most), tf32)
 
 
@@ -157,7 +156,7 @@ class _Inputs:
                 name = spec.target or node.name
                 held = exported.state_dict.get(name, exported.constants.get(name))
                 if not node.users and getattr(held, "is_sparse", False):
-                    self.values[node] = None  # whisper's, which has no memory to name it by
+                    self.values[node] = None  # as in Whisper: it has no memory to name it by
                 elif name in exported.state_dict:
                     self.values[node] = self._held(node, exported.state_dict[name], name)
                 else:
@@ -205,7 +204,7 @@ class _Inputs:
         return leaf.tensor.name
 
     def _held(self, node: fx.Node, held: torch.Tensor, name: str) -> Tensor | Pair:
-        """A parameter, or a persistent buffer; a complex one by its parts, as they lie in memory."""
+        """A parameter or a persistent buffer; a complex one as pairs of its parts, as in memory."""
         if not held.is_complex():
             return self._weight(node, held, name, constant=False)
         if name in self.changed:
@@ -236,8 +235,8 @@ def _tied(exported: ExportedProgram, parameters: Mapping[str, torch.Tensor]) -> 
 
 
 class _Results(NamedTuple):
-    """outputs: of the Program, without states; the last check what is taken for granted. leaves: what is made of them. counts: where they have what
-    data decide, by symbol."""
+    """outputs: of the Program, without states; the last ones are guards. leaves: the model's results, in terms of outputs. counts: the outputs with
+    data-dependent sizes, by symbol."""
 
     outputs: list[Tensor]
     states: dict[str, Tensor]
@@ -246,7 +245,7 @@ class _Results(NamedTuple):
 
 
 def _results(exported: ExportedProgram, found: Sequence[Any], inputs: _Inputs, b: Builder) -> _Results:  # fmt: skip
-    """found: the values of the graph's results."""
+    """The results of a graph whose results have the values `found`."""
     given = {t.tensor for t in inputs.leaves if isinstance(t, TensorLeaf)}
     given |= {w.tensor for w in b.weights}
     outputs: list[Tensor] = []
@@ -255,7 +254,9 @@ def _results(exported: ExportedProgram, found: Sequence[Any], inputs: _Inputs, b
     places: dict[str, int] = {}
     counted: set[str] = set()
     specs = exported.graph_signature.output_specs
-    numbers = iter(numbers_given(exported.graph_module, sum(s.kind not in _CHANGES for s in specs)))
+    numbers = iter(
+        returned_numbers(exported.graph_module, sum(s.kind not in _CHANGES for s in specs))
+    )
     for value, spec in zip(found, specs, strict=True):
         if spec.kind in _CHANGES:
             states[inputs.state(spec)] = _copy(b, value) if value in given else value
@@ -321,7 +322,7 @@ def _lower(exported: ExportedProgram, ranges: Ranges, tf32: Tf32) -> Captured:
 
 
 def _next_state(b: Builder, inputs: _Inputs) -> Tensor:
-    """What the state of the random numbers becomes. It is a weight like a buffer that a call updates; each compiled module has its own."""
+    """The next state of the random numbers. The state is a weight, like a buffer that a call updates; each compiled module has its own."""
     b.weights.append(b.draws.weight)
     inputs.parameters[RANDOM_STATE] = torch.zeros(2, dtype=torch.int64)
     made = b.draws.next_state()
@@ -330,14 +331,14 @@ def _next_state(b: Builder, inputs: _Inputs) -> Tensor:
 
 
 def _unknown_of(value: Any, sizes: Collection[str]) -> set[str]:
-    """The symbols among `sizes`, which data decide, that a result's shape, or a number, is made of."""
+    """The data-dependent symbols among `sizes` that occur in a result's shape, or in a number."""
     shape = value.shape if isinstance(value, Tensor) else (value,)
     named = {str(x) for n in shape if isinstance(n, Size) for x in n.expr.free_symbols}
     return named.intersection(sizes)
 
 
 def _texts(shape: Sequence[int]) -> tuple[str, ...]:
-    """The dimensions as expressions, where a call decides one."""
+    """The dimensions as expressions, if one is dynamic."""
     return tuple(map(text_of, shape)) if any(isinstance(n, Size) for n in shape) else ()
 
 

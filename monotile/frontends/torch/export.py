@@ -16,7 +16,7 @@ from torch.fx.experimental import _config as config
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.branches.courses import all_courses, one_course
+from monotile.frontends.torch.branches.paths import all_paths, single_path
 from monotile.frontends.torch.callables import (
     Model,
     arguments,
@@ -27,46 +27,49 @@ from monotile.frontends.torch.callables import (
     name_of,
     note_parameters,
 )
-from monotile.frontends.torch.loops.heard import BegunError
-from monotile.frontends.torch.loops.turns import loops_traced_once
-from monotile.frontends.torch.numbers.filled import fills_with_tensors
-from monotile.frontends.torch.numbers.given import Given
-from monotile.frontends.torch.numbers.picked import check_picked, picks_by_tensors
+from monotile.frontends.torch.loops.detection import LoopDetectedError
+from monotile.frontends.torch.loops.traced_loop import loops_traced_once
+from monotile.frontends.torch.numbers.example_values import (
+    arange_reads_tensors,
+    exported_with_example_values,
+)
 from monotile.frontends.torch.numbers.read_numbers import check_numbers
-from monotile.frontends.torch.numbers.told import exported_as_told, ranges_of_tensors
+from monotile.frontends.torch.numbers.returned_numbers import ReturnedNumbers
+from monotile.frontends.torch.numbers.tensor_fills import tensors_fill
+from monotile.frontends.torch.numbers.tensor_indices import check_indexed_copies, tensors_index
 from monotile.frontends.torch.origin import raised_at
 from monotile.frontends.torch.rewriting.autocast import within
 from monotile.frontends.torch.rewriting.contexts import without_contexts
 from monotile.frontends.torch.rewriting.decompose import quiet
 from monotile.frontends.torch.rewriting.subclasses import advice as of_parameters
 from monotile.frontends.torch.rewriting.subclasses import unwrapped
-from monotile.frontends.torch.sizes.asked import asked
-from monotile.frontends.torch.sizes.examples import of_two
-from monotile.frontends.torch.sizes.narrowed import exported_for, is_violation
-from monotile.frontends.torch.sizes.open_keys import Keys
-from monotile.frontends.torch.sizes.open_names import sizes_are_numbers
+from monotile.frontends.torch.sizes.examples import with_sizes_of_two
+from monotile.frontends.torch.sizes.guards import recorded_guards
 from monotile.frontends.torch.sizes.quotients import quotients_are_simple
+from monotile.frontends.torch.sizes.range_export import exported_for_range, is_violation
+from monotile.frontends.torch.sizes.symbolic_builtins import functions_take_sizes
+from monotile.frontends.torch.sizes.symbolic_keys import SymbolicKeys
 from monotile.frontends.torch.sizes.view_shapes import views_have_stated_shapes
-from monotile.frontends.torch.tracing.as_run import exported_as_run
+from monotile.frontends.torch.tracing.as_eager import exported_as_eager
 from monotile.frontends.torch.tracing.assigned_data import assigned_data
-from monotile.frontends.torch.tracing.builtin_names import builtins_as_run
+from monotile.frontends.torch.tracing.attribute_updates import attribute_updates_are_traced
+from monotile.frontends.torch.tracing.bincount import BINCOUNT
 from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
-from monotile.frontends.torch.tracing.calls import Calls
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
-from monotile.frontends.torch.tracing.counts import COUNTS
 from monotile.frontends.torch.tracing.derivatives import Exporter
+from monotile.frontends.torch.tracing.effect_tokens import checks_have_no_tokens
 from monotile.frontends.torch.tracing.equality import equality_is_traced
 from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
-from monotile.frontends.torch.tracing.half_transforms import HALF_TRANSFORMS
-from monotile.frontends.torch.tracing.hints import without_hints
-from monotile.frontends.torch.tracing.inference import mode_of
-from monotile.frontends.torch.tracing.moved import modules_move
-from monotile.frontends.torch.tracing.packed import traced_packed_sequences
+from monotile.frontends.torch.tracing.half_fourier import HALF_FOURIER
+from monotile.frontends.torch.tracing.inference_mode import mode_of
+from monotile.frontends.torch.tracing.mask_hints import without_hints
+from monotile.frontends.torch.tracing.module_to import modules_convert
+from monotile.frontends.torch.tracing.overrides import FunctionOverrides
+from monotile.frontends.torch.tracing.packed_sequences import traced_packed_sequences
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
+from monotile.frontends.torch.tracing.restored_state import state_restored
 from monotile.frontends.torch.tracing.stack_traces import frames_written_once
-from monotile.frontends.torch.tracing.unchanged import unchanged
-from monotile.frontends.torch.tracing.unordered import checks_are_unordered
-from monotile.frontends.torch.tracing.updates import updates_are_traced
+from monotile.frontends.torch.tracing.type_and_len import builtins_as_eager
 from monotile.frontends.torch.training import note_mode
 from monotile.wrapped import NESTED, is_nested
 
@@ -93,7 +96,7 @@ _ADVICE = (
     ),
     (
         "Stacked'",
-        "the model returns a list that has as many items as a size of dynamic_shapes says: return torch.stack of it",
+        "the model returns a list whose length depends on a size of dynamic_shapes: return torch.stack of it",
     ),
     (
         "__obj_flatten__",
@@ -102,7 +105,7 @@ _ADVICE = (
     ),
     (
         "specialized it to be a constant",
-        "the model does something else for this number, or takes no other: give an example of another size, or leave the size out of dynamic_shapes",
+        "the model takes another path for this number, or supports no other: give an example of another size, or leave the size out of dynamic_shapes",
     ),
     (
         "DynamicOutputShapeException: ",
@@ -110,7 +113,7 @@ _ADVICE = (
     ),
     (
         "UnsupportedOperatorException: ",
-        "PyTorch does not know the operator's shapes where a size is open: leave the size out of dynamic_shapes, or write it with other operators",
+        "PyTorch does not know the operator's shapes for a symbolic size: leave the size out of dynamic_shapes, or write it with other operators",
     ),
     (
         "Unsupported dtype BFloat16",
@@ -126,7 +129,7 @@ def export(
     results: Callable[[Any], Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
-    """`torch.export` of `model`, which may be a function; an ExportedProgram as it is. Both hold plain tensors alone. Raises CaptureError with the user's line.
+    """`torch.export` of `model`, which may be a function or an ExportedProgram. The result has only plain tensors. Raises CaptureError with the user's line.
 
     dynamic_shapes: as `torch.export` takes it. results: flattens the model's results where they are containers that PyTorch does not know.
     """
@@ -138,8 +141,8 @@ def export(
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
-    keys, numbers = Keys(), Given()
-    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.heard(), numbers.heard(model), asked() as found, \
+    keys, numbers = SymbolicKeys(), ReturnedNumbers()
+    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.recorded(), numbers.recorded(model), recorded_guards() as found, \
             keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
@@ -174,12 +177,12 @@ def export(
 
 
 def _plain(exported: ExportedProgram) -> ExportedProgram:
-    with within({}):  # conversions are operators by now
+    with within({}):  # conversions have become operators
         return unwrapped(exported)
 
 
 def _reason(text: str) -> str:
-    """The first line of a message, or what it says of dimensions."""
+    """The first line of a message, or its part about dimensions."""
     lines = [x.strip() for x in text.splitlines()]
     if "Constraints violated" not in text:
         if text.startswith("This higher order operator doesn't work unless"):
@@ -198,12 +201,12 @@ def _reason(text: str) -> str:
 def _of_example(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> tuple[ExportedProgram, Callable[[], ExportedProgram]]:
-    """The result of `torch.export`, and what gives it again."""
+    """The result of `torch.export`, and a function that repeats the export."""
     again = partial(_exported, model, args, kwargs, dynamic_shapes)
     try:
         return again(), again
     except Exception as e:
-        call = of_two(model, args, kwargs, dynamic_shapes) if dynamic_shapes else None
+        call = with_sizes_of_two(model, args, kwargs, dynamic_shapes) if dynamic_shapes else None
         if call is None or not is_violation(e.__cause__ or e):
             raise
     again = partial(_exported, model, *call, dynamic_shapes)
@@ -213,15 +216,15 @@ def _of_example(
 def _exported(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> ExportedProgram:
-    """The result of `torch.export`; with branches, where Python asks for a tensor's value, or else with that of the example arguments."""
+    """The result of `torch.export`, with branches where Python reads a tensor's value, or else with the values of the example arguments."""
 
     exporter = Exporter(model)
 
     def within_sizes(shapes: Any, deferred: bool) -> ExportedProgram:
-        # Each time: a trace that failed has kept things too.
+        # For each trace: one that failed may have changed the model too.
         oblivious = patch.object(config, "backed_size_oblivious", deferred)
-        # PyTorch would write six times, as Python, what nobody runs.
-        with unchanged(model), oblivious, _einsum_of(shapes), _use_lazy_graph_module(True):
+        # Otherwise PyTorch generates Python code six times that nothing runs.
+        with state_restored(model), oblivious, _einsum_of(shapes), _use_lazy_graph_module(True):
             return exporter(
                 args,
                 kwargs,
@@ -231,15 +234,15 @@ def _exported(
             )
 
     def run() -> ExportedProgram:
-        found = without_contexts(exported_for(dynamic_shapes, within_sizes))
+        found = without_contexts(exported_for_range(dynamic_shapes, within_sizes))
         check_numbers(found)
-        check_picked(found)
+        check_indexed_copies(found)
         return found
 
     try:
-        return exported_as_run(lambda: _with_branches(run))
+        return exported_as_eager(lambda: _with_branches(run))
     except Exception:
-        found = exported_as_told(model, args, kwargs, run, _with_branches)
+        found = exported_with_example_values(model, args, kwargs, run, _with_branches)
         if found is None:
             raise
         return found
@@ -247,7 +250,7 @@ def _exported(
 
 @contextmanager
 def _einsum_of(shapes: Any) -> Generator[None]:
-    """Within, `torch.einsum` of several operands goes from left to right where sizes are open: opt_einsum asks for them as numbers."""
+    """Within, `torch.einsum` contracts its operands from left to right if `shapes` are dynamic: opt_einsum turns sizes into numbers."""
     if not shapes:
         yield
         return
@@ -258,43 +261,43 @@ def _einsum_of(shapes: Any) -> Generator[None]:
 def _with_branches(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     with loops_traced_once() as loops:
         try:
-            return _with_choices(run)
+            return _with_paths(run)
         except Exception:
             if not loops.once:
                 raise
-    return _with_choices(run)
+    return _with_paths(run)
 
 
-def _with_choices(run: Callable[[], ExportedProgram]) -> ExportedProgram:
+def _with_paths(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
-        return one_course(run)
-    except BegunError:
+        return single_path(run)
+    except LoopDetectedError:
         pass
     except Exception as e:
         if "data-dependent" not in str(e):
             raise
-    return all_courses(run)
+    return all_paths(run)
 
 
 @contextmanager
 def _traceable(model: torch.nn.Module) -> Generator[None]:
-    """Within, PyTorch traces what it otherwise does not, or not right."""
+    """Within, PyTorch traces models that it otherwise does not trace, or traces wrongly."""
     with (
         frames_written_once(),
         without_hints(),
         shapes_of_recurrent_layers(),
         calls_may_fail(),
         traced_packed_sequences(),
-        fills_with_tensors(),
-        ranges_of_tensors(),
-        updates_are_traced(),
+        tensors_fill(),
+        arange_reads_tensors(),
+        attribute_updates_are_traced(),
         equality_is_traced(),
-        Calls(HALF_TRANSFORMS, COUNTS, BYTE_MASKS, assigned_data(model)),
-        picks_by_tensors(),
-        checks_are_unordered(),
-        modules_move(),
-        builtins_as_run(model),
-        sizes_are_numbers(),
+        FunctionOverrides(HALF_FOURIER, BINCOUNT, BYTE_MASKS, assigned_data(model)),
+        tensors_index(),
+        checks_have_no_tokens(),
+        modules_convert(),
+        builtins_as_eager(model),
+        functions_take_sizes(),
         views_have_stated_shapes(),
         quotients_are_simple(),
     ):

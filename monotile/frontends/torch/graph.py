@@ -24,8 +24,8 @@ from monotile.frontends.torch.lower.selected import SELECTING, most
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.rewriting.aliasing import changed
-from monotile.frontends.torch.sizes.of_slices import learn_slice
 from monotile.frontends.torch.sizes.size import Shapes
+from monotile.frontends.torch.sizes.slice_sizes import learn_slice
 from monotile.frontends.torch.tf32 import STRICT, Tf32
 from monotile.frontends.torch.training import is_training
 from monotile.frontends.torch.types import results_of, to_numpy
@@ -130,7 +130,7 @@ def is_lowered(graph_module: fx.GraphModule) -> bool:
 
 
 class _Lowering(NamedTuple):
-    """shapes: what symbolic dimensions are. problems: a message for each operator without a lowering. tf32: where products may be of TF32."""
+    """shapes: converts symbolic dimensions. problems: a message for each operator without a lowering. tf32: which products may use TF32."""
 
     shapes: Shapes
     problems: list[str]
@@ -210,7 +210,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
     if isinstance(value, torch.SymInt | torch.SymFloat):
         return under_way.shapes.number(value)
     if isinstance(value, torch.SymBool):
-        return None  # whoever uses it has it in its own expression
+        return None  # its users have it in their own expressions
     if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
         raise Unsupported("of a tensor that is not contiguous or shares its storage")
     if str(node.target) == "aten.slice.Tensor":
@@ -250,14 +250,14 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
 
 
 def _admit(node: fx.Node, values: Values, shapes: Shapes) -> None:
-    """The size of the result, which is at most what the mask has elements."""
+    """Registers the size of the result; its upper bound is the number of the mask's elements."""
     given = [t for t in (values[n] for n in node.all_input_nodes) if isinstance(t, Tensor)]
     for n in node.meta["val"].shape:
         shapes.admit(n, most(_packet(node), given))
 
 
 def _is_empty(t: Type) -> bool:
-    """Whether it has no elements, and no size that has to be found."""
+    """Whether it has no elements, and no data-dependent size."""
     return 0 in t.shape and all(type(n) is int for n in t.shape)
 
 
@@ -315,7 +315,7 @@ def _describe(node: fx.Node, detail: str) -> str:
 
 
 def _held(node: fx.Node) -> str:
-    """Which parameters that are tensor subclasses have made the operator."""
+    """The parameters that are tensor subclasses and created the operator."""
     holders: Mapping[str, str] = getattr(node.graph.owning_module, "meta", {}).get(HOLDERS, {})
     sources = map(_viewed, node.all_input_nodes if holders else ())
     found = dict.fromkeys(holders[n.name] for n in sources if n.name in holders)
@@ -323,7 +323,7 @@ def _held(node: fx.Node) -> str:
 
 
 def _viewed(node: fx.Node) -> fx.Node:
-    """What `node` is made of, through operators of one tensor."""
+    """The source of `node`, through operators of one tensor."""
     while node.op == "call_function" and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return node

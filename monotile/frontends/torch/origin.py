@@ -20,34 +20,36 @@ _OWN = tuple(
     for n in (
         "callables.py",
         "export.py",
-        "branches/courses.py",
-        "branches/hits.py",
-        "branches/listed.py",
-        "branches/marks.py",
+        "branches/paths.py",
+        "branches/nonzero_loops.py",
+        "branches/module_lists.py",
+        "branches/markers.py",
         "branches/selection.py",
         "loops/",
         "numbers/constants.py",
-        "numbers/filled.py",
-        "numbers/picked.py",
-        "numbers/told.py",
-        "sizes/asked.py",
-        "sizes/narrowed.py",
-        "sizes/open_keys.py",
-        "sizes/open_names.py",
-        "sizes/open_operators.py",
-        "sizes/type_names.py",
-        "tracing/as_run.py",
+        "numbers/tensor_fills.py",
+        "numbers/tensor_indices.py",
+        "numbers/example_values.py",
+        "sizes/guards.py",
+        "sizes/range_export.py",
+        "sizes/symbolic_keys.py",
+        "sizes/symbolic_builtins.py",
+        "sizes/symbolic_operators.py",
+        "sizes/dtype_arguments.py",
+        "sizes/view_shapes.py",
+        "sizes/quotients.py",
+        "tracing/as_eager.py",
         "tracing/assigned_data.py",
-        "tracing/builtin_names.py",
+        "tracing/type_and_len.py",
         "tracing/byte_masks.py",
-        "tracing/calls.py",
-        "tracing/counts.py",
+        "tracing/overrides.py",
+        "tracing/bincount.py",
         "tracing/derivatives.py",
         "tracing/equality.py",
         "tracing/failed_calls.py",
-        "tracing/half_transforms.py",
-        "tracing/moved.py",
-        "tracing/packed.py",
+        "tracing/half_fourier.py",
+        "tracing/module_to.py",
+        "tracing/packed_sequences.py",
     )
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
@@ -71,7 +73,7 @@ def users_frame(frame: FrameType) -> FrameType:
 
 
 def asking_frame(frame: FrameType) -> FrameType:
-    """The frame that `frame` belongs to and is neither Monotile's nor of PyTorch's tracer."""
+    """The innermost calling frame that belongs neither to Monotile nor to PyTorch's tracer."""
     between = ("torch.overrides", "torch._tensor")
     while frame.f_back and (
         is_tracers(frame)
@@ -83,13 +85,13 @@ def asking_frame(frame: FrameType) -> FrameType:
 
 
 def is_tracers(frame: FrameType) -> bool:
-    """Whether PyTorch's tracer runs in it."""
+    """Whether it is a frame of PyTorch's tracer."""
     name = frame.f_globals.get("__name__", "")
     return name.startswith(("torch._", "torch.fx", "torch.export", "torch.utils"))
 
 
 def is_assert(frame: FrameType) -> bool:
-    """Whether `frame` is asking for the truth that an `assert` is about."""
+    """Whether `frame` is evaluating the condition of an `assert`."""
     rest = (i for i in dis.get_instructions(frame.f_code) if i.offset >= frame.f_lasti)
     asking = [i for i in islice(rest, 4) if i.opname not in ("CALL", "TO_BOOL")]
     if len(asking) < 2 or not asking[0].opname.endswith("IF_TRUE"):

@@ -1,4 +1,4 @@
-"""Inputs and results of an exported graph that no kernel can have."""
+"""Refuses inputs and results of an exported graph that a kernel cannot have."""
 
 import torch
 from torch import fx
@@ -24,7 +24,7 @@ def refuse_devices(exported: ExportedProgram) -> None:
 
 
 def refused_object(exported: ExportedProgram, node: fx.Node, spec: InputSpec) -> CaptureError:
-    """For an input of the graph that is no tensor."""
+    """The error for an input of the graph that is not a tensor."""
     held = exported.constants.get(spec.target or "")
     user = next(iter(node.users), node)
     where = f", at {origin(user.stack_trace)}" if origin(user.stack_trace) else ""

@@ -1,4 +1,4 @@
-"""What a user says of the zeros of a tensor."""
+"""`monotile.sparse`: the declaration that most blocks of a tensor are zero."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _OP: Any = torch.ops.monotile.sparse.default
 
 
 def sparse(x: torch.Tensor, grain: Sequence[int] = (1, 1)) -> torch.Tensor:
-    """`x`, with the statement that most of its blocks are zero and worth leaving out, whichever they are in a call.
+    """`x`, declared to have mostly zero blocks, which may differ from call to call and are skipped.
 
     x: a mask, or what has been multiplied by one: of bools, integers or floats. grain: the extents of a block along the last dimensions, which
     divide these; a block is left out if all of it is zero.

@@ -1,4 +1,4 @@
-"""Which products of float32 may be made of TF32, as PyTorch's settings say."""
+"""Which float32 products may use TF32, by PyTorch's settings."""
 
 from typing import Any, NamedTuple
 
@@ -9,13 +9,13 @@ from monotile.frontends.torch.lower.convolution import LOWERINGS
 
 
 class Tf32(NamedTuple):
-    """Whether convolutions, and all other products, of float32 may take their factors with the precision of TF32 (10 bits of mantissa)."""
+    """Whether float32 convolutions, and all other float32 products, may round their factors to TF32 (10 bits of mantissa)."""
 
     convolutions: bool
     products: bool
 
     def allows(self, node: fx.Node) -> bool:
-        """Whether the operator may."""
+        """Whether the operator may use TF32."""
         packet = str(node.target).rpartition(".")[0]
         return self.convolutions if packet in LOWERINGS else self.products
 
@@ -24,7 +24,7 @@ STRICT = Tf32(convolutions=False, products=False)
 
 
 def tf32_of(wanted: bool | None) -> Tf32:
-    """What `Options.tf32` asks for; None: what PyTorch would do now."""
+    """The choice of `Options.tf32`; None: PyTorch's current settings."""
     if wanted is not None:
         return Tf32(wanted, wanted)
     backends: Any = torch.backends

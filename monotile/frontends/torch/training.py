@@ -48,7 +48,7 @@ _ACTIVE: Mapping[str, Callable[[Sequence[Any]], bool]] = {
 
 
 def note_mode(graph_module: fx.GraphModule, *, training: bool) -> None:
-    """Notes the mode of the model whose graph this is."""
+    """Records the mode of the model whose graph this is."""
     graph_module.meta[_IN_EVAL] = not training
 
 

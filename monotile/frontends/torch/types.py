@@ -32,7 +32,7 @@ _RECURRENT = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
 
 
 def results_of(node: fx.Node, shapes: Shapes) -> tuple[Type, ...]:
-    """The types of the tensors that `node` returns. Of one that nobody reads, an element type that there is not becomes int64."""
+    """The types of the tensors that `node` returns. An unsupported element type of a tensor without readers becomes int64."""
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)
     if node.target in _RECURRENT:
@@ -53,7 +53,7 @@ def results_of(node: fx.Node, shapes: Shapes) -> tuple[Type, ...]:
 
 
 def to_numpy(x: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
-    """A copy on the host; bfloat16 and 8-bit floats as ml_dtypes has them."""
+    """A copy on the host; bfloat16 and 8-bit floats have the dtypes of ml_dtypes."""
     host = x.detach().to("cpu").contiguous()
     dtype = DTYPES.get(host.dtype)
     if dtype is not None and not dtype.is_numpys:

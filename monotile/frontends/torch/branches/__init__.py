@@ -1,2 +1,2 @@
-"""Python's `if` on a tensor, and what else of a model's course depends on data: code converted so that both sides are traced, or the model traced
-for each answer, and a `torch.cond` made of what lies between the marks."""
+"""Python's `if` on a tensor and other control flow that depends on data. The code is converted so that both branches are traced, or the model is traced
+once for each path; the nodes between markers become a `torch.cond`."""

@@ -1,6 +1,6 @@
-"""Checks of data: a Python `if` of which one side only raises, as `if x.isnan().any(): raise ValueError`.
+"""Data checks: a Python `if` of which one branch raises, as `if x.isnan().any(): raise ValueError`.
 
-That a trace of this side fails shows that the model cannot go that way. The other is then taken as an assertion is: each call asks.
+A trace of that branch fails, so the model cannot take it. The other branch is then asserted: each call checks the condition.
 """
 
 import dis
@@ -8,29 +8,29 @@ from types import CodeType, FrameType
 
 from monotile.frontends.torch.origin import asking_frame
 
-Place = tuple[CodeType, int]  # a function, and the instruction that asks
+Site = tuple[CodeType, int]  # a function, and the instruction that evaluates a condition
 
 
 class Checks:
-    """Questions of a model that have one answer, as its traces find them."""
+    """Conditions of a model that can have only one value, as found by its traces."""
 
     def __init__(self) -> None:
-        self._answers: dict[Place, bool] = {}
+        self._answers: dict[Site, bool] = {}
 
-    def answer(self, asked: Place) -> bool | None:
-        """What holds where this is asked; None if either may."""
+    def answer(self, asked: Site) -> bool | None:
+        """The only possible value of a condition; None if it may have both."""
         return self._answers.get(asked)
 
-    def learn(self, error: BaseException, asked: Place, answer: bool) -> bool:
-        """Whether `error` was raised by a statement of the function that had `answer`, the last one given; then it is the other from now on."""
+    def learn(self, error: BaseException, asked: Site, answer: bool) -> bool:
+        """Whether `error` was raised by a statement of the function that received `answer`. From then on the condition has the other value."""
         if not _is_raised_by(error, asked[0]) or self._answers.get(asked) == answer:
             return False
         self._answers[asked] = not answer
         return True
 
 
-def place_of(frame: FrameType) -> Place:
-    """Where a model, or a library such as `torch.distributions`, asks."""
+def site_of(frame: FrameType) -> Site:
+    """Where a model, or a library such as `torch.distributions`, evaluates a condition."""
     frame = asking_frame(frame)
     return frame.f_code, frame.f_lasti
 

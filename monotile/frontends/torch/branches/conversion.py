@@ -1,21 +1,21 @@
-"""If-conversion of Python's `if` on a tensor (Allen et al., 1983): a function's code, recompiled so that both sides of some of its `if`s run.
+"""If-conversion of Python's `if` on a tensor (Allen et al., 1983): a function's code, recompiled so that both branches of some of its `if`s run.
 
     if (x > 1).any():
         x = self.large(x)
 
-becomes, in short, with a `Choice` of `selection.py`:
+becomes, in short, with a `TracedIf` of `selection.py`:
 
-    choice = Choice((x > 1).any(), line)
+    choice = TracedIf((x > 1).any(), line)
     kept = x
-    if choice.then():       # both of these hold where the test is a tensor, and else one of them
+    if choice.then():       # both are true if the test is a tensor, otherwise one of them
         x = self.large(x)
     then, x = x, kept
     if choice.otherwise():
         pass
     x = choice.select(then, x)
 
-What a side may hold is what leaves nothing but local names and tensors changed. Where a side returns or continues a loop, what comes
-behind the `if` is first moved into the other side. Conditional expressions are converted as well.
+A branch may change only local names and tensors. If a branch returns or continues a loop, the statements after the `if` are first moved into the other
+branch (`early_exits.py`). Conditional expressions are converted as well.
 """
 
 import ast
@@ -24,13 +24,13 @@ import inspect
 import textwrap
 from types import CodeType
 
-from monotile.frontends.torch.branches.exits import (
+from monotile.frontends.torch.branches.early_exits import (
     RESULT,
     fold,
     without_continue,
     without_exits,
 )
-from monotile.frontends.torch.branches.sides import (
+from monotile.frontends.torch.branches.statements import (
     FLAG,
     OWN,
     Body,
@@ -43,23 +43,23 @@ from monotile.frontends.torch.branches.sides import (
     may_run,
     read_before,
 )
-from monotile.frontends.torch.loops.turning import (
-    ENDLESS,
-    HELPERS,
-    comprehended,
+from monotile.frontends.torch.loops.conversion import (
+    FOR_HELPERS,
+    WHILE_HELPERS,
+    convert_for,
+    convert_while,
+    hoist_comprehensions,
     local_names,
-    turning,
-    until,
 )
 
-_HELPERS = ("Choice", "both", "either", "hits", "opposite", "MISSING")
+_HELPERS = ("TracedIf", "logical_and", "logical_or", "logical_not", "iterate_nonzero", "MISSING")
 
 
 def converted(
-    old: CodeType, lines: frozenset[int], turns: frozenset[int] = frozenset()
+    old: CodeType, lines: frozenset[int], loops: frozenset[int] = frozenset()
 ) -> CodeType | None:
-    """`old` with the `if`s and conditional expressions converted whose tests are at `lines`, and the loops that take as many turns as a size says,
-    whose heads are at `turns`; None if one of them cannot be."""
+    """`old` with the `if`s and conditional expressions converted whose tests are at `lines`, and the loops of dynamic length whose heads are at `loops`;
+    None if one of them cannot be converted."""
     try:
         source, first = inspect.getsourcelines(old)
         tree = ast.parse(textwrap.dedent("".join(source)))
@@ -69,10 +69,10 @@ def converted(
     (made,) = tree.body if len(tree.body) == 1 else (None,)
     if not isinstance(made, ast.FunctionDef) or _has(made, ast.Global, ast.Nonlocal):
         return None
-    if not _Convert(made, lines, turns, local_names(made, frozenset(old.co_freevars))).all():
+    if not _Converter(made, lines, loops, local_names(made, frozenset(old.co_freevars))).all():
         return None
     made.decorator_list = []
-    helpers_of = (("branches.selection", _HELPERS), ("loops.turns", HELPERS), ("loops.until", ENDLESS))  # fmt: skip
+    helpers_of = (("branches.selection", _HELPERS), ("loops.traced_loop", FOR_HELPERS), ("loops.traced_while", WHILE_HELPERS))  # fmt: skip
     for module, helpers in helpers_of:
         names = [ast.alias(n, OWN + n) for n in helpers]
         made.body.insert(0, ast.ImportFrom(f"monotile.frontends.torch.{module}", names, 0))
@@ -93,7 +93,7 @@ def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
 
 
 def _inside(made: ast.FunctionDef) -> list[ast.stmt]:
-    """The functions in it, which may read its names whenever they are called."""
+    """The nested functions, which may read its names whenever they are called."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     found = (x for s in made.body for x in ast.walk(s) if isinstance(x, kinds))
     return [ast.Expr(x) if isinstance(x, ast.Lambda) else x for x in found]
@@ -104,18 +104,18 @@ def _inner(codes: list[CodeType]) -> list[CodeType]:
     return [x for code in codes for x in code.co_consts if isinstance(x, CodeType)]
 
 
-class _Convert:
-    """Converts, in the function `made` itself, what is at `lines` and `turns`. names: its local ones. found: those lines that were converted.
-    possible: whether all sides may be run."""
+class _Converter:
+    """Converts the function `made` in place, at `lines` and `loops`. names: its local names. found: the lines that were converted.
+    possible: whether all branches may be run."""
 
     def __init__(
         self,
         made: ast.FunctionDef,
         lines: frozenset[int],
-        turns: frozenset[int],
+        loops: frozenset[int],
         names: frozenset[str],
     ) -> None:
-        self.made, self.lines, self.turns, self.names = made, lines, turns, names
+        self.made, self.lines, self.loops, self.names = made, lines, loops, names
         self.count = 0
         self.found: set[int] = set()
         self.possible = True
@@ -128,23 +128,23 @@ class _Convert:
         made.body = self._statements(made.body, frozenset())
         expressions = _Expressions(self)
         made.body = [expressions.visit(s) for s in made.body]
-        return self.possible and frozenset(self.found) == self.lines | self.turns
+        return self.possible and frozenset(self.found) == self.lines | self.loops
 
     def wanted(self, test: ast.expr) -> int | None:
-        """The first of the lines at which `test` is. They count as found."""
+        """The first of the lines that `test` spans; these count as found."""
         there = lines_of(test, self.lines)
         self.found.update(there)
         return min(there, default=None)
 
     def name(self, of: str = "choice") -> str:
-        """A new choice's, say."""
+        """A new name."""
         self.count += 1
         return f"{OWN}{of}{self.count}"
 
     def _statements(self, body: Body, after: frozenset[str]) -> Body:
-        """after: names that may be read behind `body`, as it leaves them."""
-        if self.turns:
-            body = [x for s in body for x in comprehended(s, self.turns, self.name("list"))]
+        """after: names that may be read after `body`."""
+        if self.loops:
+            body = [x for s in body for x in hoist_comprehensions(s, self.loops, self.name("list"))]
         rests = [body[k + 1 :] for k in range(len(body))]
         behind = [read_before(rest) | (after - bound_by(rest)) for rest in rests]
         return [new for s, names in zip(body, behind, strict=True) for new in self._statement(s, names)]  # fmt: skip
@@ -154,14 +154,14 @@ class _Convert:
             return [s]
         test = s.test if isinstance(s, ast.If) and not _has(s.test, ast.NamedExpr) else None
         if isinstance(s, ast.If) and test and (line := self.wanted(test)) is not None:
-            return self._choice(s, line, after)
+            return self._traced_if(s, line, after)
         if isinstance(s, ast.For) and not s.orelse and (line := self.wanted(s.iter)) is not None:
-            return self._hits(s, line, after)
-        if isinstance(s, ast.For) and not s.orelse and (there := lines_of(s.iter, self.turns)):
+            return self._nonzero_loop(s, line, after)
+        if isinstance(s, ast.For) and not s.orelse and (there := lines_of(s.iter, self.loops)):
             self.found.update(there)
-            return self._turns(s, after)
-        if isinstance(s, ast.While) and not s.orelse and self._is_endless(s):
-            return self._until(s, after)
+            return self._dynamic_for(s, after)
+        if isinstance(s, ast.While) and not s.orelse and self._is_tensor_while(s):
+            return self._tensor_while(s, after)
         if isinstance(s, (ast.For, ast.While)):
             after |= read_before([s])
             s.body = without_continue(s.body, self.lines)
@@ -173,35 +173,37 @@ class _Convert:
                 setattr(s, name, self._statements(inner, after))
         return [s]
 
-    def _turns(self, s: ast.For, after: frozenset[str]) -> Body:
-        """A loop that takes as many turns as a size says."""
+    def _dynamic_for(self, s: ast.For, after: frozenset[str]) -> Body:
+        """A loop of dynamic length."""
         s.body = without_continue(s.body, self.lines)
         inner = self._statements(copy.deepcopy(s.body), after | read_before([s]))
-        return turning(s, self.name("turns"), inner, after, self.names, self.closed)
+        return convert_for(s, self.name("loop"), inner, after, self.names, self.closed)
 
-    def _is_endless(self, s: ast.While) -> bool:
-        """Whether a tensor says whether it goes on."""
+    def _is_tensor_while(self, s: ast.While) -> bool:
+        """Whether its test is a tensor."""
         return not _has(s.test, ast.NamedExpr) and self.wanted(s.test) is not None
 
-    def _until(self, s: ast.While, after: frozenset[str]) -> Body:
+    def _tensor_while(self, s: ast.While, after: frozenset[str]) -> Body:
         s.body = without_continue(s.body, self.lines)
         behind = after | read_before([s])
         inner = self._statements(copy.deepcopy(s.body), behind)
         function = (self.names, self.closed)
-        return until(s, self.name("until"), _lazily(s.test), inner, after, function)
+        return convert_while(
+            s, self.name("while"), _with_tensor_logic(s.test), inner, after, function
+        )
 
-    def _hits(self, s: ast.For, line: int, after: frozenset[str]) -> Body:
-        """A loop over the places of what is not zero: over all places, with an `if` (`hits.py`)."""
+    def _nonzero_loop(self, s: ast.For, line: int, after: frozenset[str]) -> Body:
+        """A loop over nonzero positions, as a loop over all positions with an `if` (`nonzero_loops.py`)."""
         hit, row = (f"{self.name()}_{x}" for x in ("hit", "row"))
         body = fold(s.body, {ast.Continue: lambda _: []}, self.lines, anywhere=True) or s.body
         taken = ast.Assign([s.target], ast.Name(row, ast.Load()))
         inner = like(ast.If(ast.Name(hit, ast.Load()), [taken, *body], []), s.iter)
         after |= read_before([taken, *body])
         target = ast.Tuple([ast.Name(x, ast.Store()) for x in (hit, row)], ast.Store())
-        given = ast.Call(ast.Name(f"{OWN}hits", ast.Load()), [s.iter], [])
-        return [like(ast.For(target, given, self._choice(inner, line, after), []), s.iter)]
+        given = ast.Call(ast.Name(f"{OWN}iterate_nonzero", ast.Load()), [s.iter], [])
+        return [like(ast.For(target, given, self._traced_if(inner, line, after), []), s.iter)]
 
-    def _choice(self, s: ast.If, line: int, after: frozenset[str]) -> Body:
+    def _traced_if(self, s: ast.If, line: int, after: frozenset[str]) -> Body:
         self.possible &= may_run([*s.body, *s.orelse])
         choice = self.name()
         names = sorted(assigned([*s.body, *s.orelse]))
@@ -210,14 +212,14 @@ class _Convert:
             way: self._statements(guarded(body, choice), after) or [ast.Pass()]
             for way, body in (("THEN", s.body), ("ELSE", s.orelse))
         }
-        first = ast.Assign([ast.Name(choice, ast.Store())], _choice_of(s.test, line))
+        first = ast.Assign([ast.Name(choice, ast.Store())], _new_if(s.test, line))
         return [ast.copy_location(first, s.test), *_template(choice, names, ways, s.test, live)]
 
 
 class _Expressions(ast.NodeTransformer):
     """Converts conditional expressions."""
 
-    def __init__(self, convert: _Convert) -> None:
+    def __init__(self, convert: _Converter) -> None:
         self._convert = convert
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -232,7 +234,7 @@ class _Expressions(ast.NodeTransformer):
             return node
         if (line := self._convert.wanted(node.test)) is None:
             return node
-        value = ast.Attribute(_choice_of(node.test, line), "value", ast.Load())
+        value = ast.Attribute(_new_if(node.test, line), "value", ast.Load())
         ways = [_function(x) for x in (node.body, node.orelse)]
         return ast.copy_location(ast.Call(value, ways, []), node)
 
@@ -242,22 +244,24 @@ def _function(value: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Lambda(nothing, value), value)
 
 
-def _choice_of(test: ast.expr, line: int) -> ast.expr:
-    """A new `selection.Choice`."""
-    given = [_lazily(test), ast.Constant(line)]
-    made = ast.Call(ast.Name(f"{OWN}Choice", ast.Load()), given, [])
+def _new_if(test: ast.expr, line: int) -> ast.expr:
+    """A new `selection.TracedIf`."""
+    given = [_with_tensor_logic(test), ast.Constant(line)]
+    made = ast.Call(ast.Name(f"{OWN}TracedIf", ast.Load()), given, [])
     return ast.copy_location(made, test)
 
 
-def _lazily(test: ast.expr) -> ast.expr:
+def _with_tensor_logic(test: ast.expr) -> ast.expr:
     """`test` with `and`, `or` and `not` as calls that also accept tensors."""
     match test:
         case ast.BoolOp(op, values):
-            name = "both" if isinstance(op, ast.And) else "either"
-            given = [_function(_lazily(v)) for v in values]
+            name = "logical_and" if isinstance(op, ast.And) else "logical_or"
+            given = [_function(_with_tensor_logic(v)) for v in values]
             made = ast.Call(ast.Name(OWN + name, ast.Load()), given, [])
         case ast.UnaryOp(ast.Not(), operand):
-            made = ast.Call(ast.Name(f"{OWN}opposite", ast.Load()), [_lazily(operand)], [])
+            made = ast.Call(
+                ast.Name(f"{OWN}logical_not", ast.Load()), [_with_tensor_logic(operand)], []
+            )
         case _:
             return test
     return ast.copy_location(made, test)
@@ -266,7 +270,7 @@ def _lazily(test: ast.expr) -> ast.expr:
 def _template(
     choice: str, names: list[str], ways: dict[str, Body], test: ast.expr, live: set[str]
 ) -> Body:
-    """What becomes of an `if`. names: assigned in a side. live: those of them that are read behind it."""
+    """The converted `if`. names: assigned in a branch. live: those of them that are read after it."""
     kept, then, missing = f"{choice}_kept_", f"{choice}_then_", f"{OWN}MISSING"
 
     def value(n: str) -> str:

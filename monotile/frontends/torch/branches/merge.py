@@ -1,7 +1,7 @@
-"""The courses that a model may take, as one graph.
+"""Merges the paths of a model into one graph.
 
-Each is an exported graph with a `fork` mark wherever Python asked for a tensor's truth value. Two courses with the same answers so far are
-equal up to the next fork; what follows in both is put between marks there (`marks.py`).
+Each path is an exported graph with a `fork` marker wherever Python asked for the truth value of a tensor. Two paths with the same answers so far are
+equal up to the next fork; the rest of both is put between markers there (`markers.py`).
 """
 
 import copy
@@ -21,22 +21,22 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
-from monotile.frontends.torch.branches.marks import choose, fork, side
+from monotile.frontends.torch.branches.markers import branch, fork, join
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.rewriting.lifted import with_graph
 
-Course = tuple[bool, ...]  # what was answered at each fork
+Answers = tuple[bool, ...]  # of a path: the truth value at each fork
 
 
-def merge(courses: Mapping[Course, ExportedProgram]) -> ExportedProgram:
-    """One graph without forks. Raises CaptureError where the courses' results differ in number or type."""
-    if len(courses) == 1:
-        (exported,) = courses.values()
+def merge(paths: Mapping[Answers, ExportedProgram]) -> ExportedProgram:
+    """One graph without forks. Raises CaptureError if the paths' results differ in number or type."""
+    if len(paths) == 1:
+        (exported,) = paths.values()
         return exported
-    first, *others = courses.values()
+    first, *others = paths.values()
     for exported in others:
         _adopt(exported, detect_fake_mode(_values(first.graph)))
-    return _Merged(courses).exported()
+    return _Merged(paths).exported()
 
 
 def _values(graph: fx.Graph) -> list[Any]:
@@ -44,7 +44,7 @@ def _values(graph: fx.Graph) -> list[Any]:
 
 
 def _adopt(exported: ExportedProgram, mode: Any) -> None:
-    """Gives the values of the graph's nodes, which every trace has in a mode of its own, another one."""
+    """Moves the fake tensors of a graph, which belong to the fake mode of its trace, to the mode `mode`."""
 
     def adopted(x: FakeTensor) -> torch.Tensor:
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
@@ -57,19 +57,19 @@ def _adopt(exported: ExportedProgram, mode: Any) -> None:
 
 
 class _Merged:
-    """The merged graph, as it is written."""
+    """Builds the merged graph."""
 
-    def __init__(self, courses: Mapping[Course, ExportedProgram]) -> None:
-        self._courses = courses
-        self._first = next(iter(courses.values()))
+    def __init__(self, paths: Mapping[Answers, ExportedProgram]) -> None:
+        self._paths = paths
+        self._first = next(iter(paths.values()))
         self._graph = fx.Graph()
-        self._root = copy.copy(self._first.graph_module)  # with the subgraphs of all courses
+        self._root = copy.copy(self._first.graph_module)  # with the subgraphs of all paths
         self._constants = dict(self._first.constants)
         self._inputs: dict[tuple[object, ...], fx.Node] = {}
         self._specs: list[InputSpec] = []
         self._subgraphs = 0
-        for free in (False, True):  # what the caller gives comes last
-            for exported in courses.values():
+        for free in (False, True):  # arguments of the call come last
+            for exported in paths.values():
                 self._add_inputs(exported, free=free)
 
     def exported(self) -> ExportedProgram:
@@ -96,9 +96,9 @@ class _Merged:
             self._specs.append(InputSpec(spec.kind, arg, target, spec.persistent))
             self._inputs[key] = made
 
-    def _write(self, course: Course, before: list[fx.Node | None]) -> list[Any]:
-        """What follows `course`, up to the results, which it gives. before: what was written of the nodes until there, None for a fork."""
-        exported = next(e for c, e in self._courses.items() if c[: len(course)] == course)
+    def _write(self, prefix: Answers, before: list[fx.Node | None]) -> list[Any]:
+        """Writes the nodes after `prefix` and returns the results. before: the nodes written so far, None for a fork."""
+        exported = next(e for c, e in self._paths.items() if c[: len(prefix)] == prefix)
         env = {
             node: self._inputs[_key(exported, node, spec)]
             for node, spec in zip(
@@ -124,50 +124,50 @@ class _Merged:
         for node in nodes[len(before) :]:
             if node.target is fork:
                 test = env[node.args[0]]
-                return self._fork(node, test, course, [*written, None])
+                return self._fork(node, test, prefix, [*written, None])
             if node.op == "output":
                 return [env[x] if isinstance(x, fx.Node) else x for x in node.args[0]]
             made = self._graph.node_copy(node, env.__getitem__)
             if node.op == "get_attr":
-                self._hold(made, exported)
+                self._add_subgraph(made, exported)
             env[node] = made
             written.append(made)
         raise InternalError("the graph has no output")
 
     def _fork(
-        self, mark: fx.Node, test: fx.Node, course: Course, written: list[fx.Node | None]
+        self, mark: fx.Node, test: fx.Node, prefix: Answers, written: list[fx.Node | None]
     ) -> list[Any]:
         ways = list[list[Any]]()
         for part, answer in enumerate((True, False)):
-            self._mark(side, mark, test, part)
-            ways.append(self._write((*course, answer), written))
-        self._mark(side, mark, test, 2)
-        forms = [self._form((*course, answer)) for answer in (True, False)]
-        if forms[0] != forms[1] or len(ways[0]) != len(ways[1]):
+            self._mark(branch, mark, test, part)
+            ways.append(self._write((*prefix, answer), written))
+        self._mark(branch, mark, test, 2)
+        structures = [self._structure((*prefix, answer)) for answer in (True, False)]
+        if structures[0] != structures[1] or len(ways[0]) != len(ways[1]):
             raise CaptureError(
-                "the sides give results of different structure"
+                "the branches return results of different structure"
                 + _at(mark)
-                + ": give the same tuples,"
-                " lists and dicts on both"
+                + ": return the same tuples,"
+                " lists and dicts in both"
             )
         return [self._choose(mark, test, x, y) for x, y in zip(*ways, strict=True)]
 
-    def _form(self, course: Course) -> Any:
-        exported = next(e for c, e in self._courses.items() if c[: len(course)] == course)
+    def _structure(self, prefix: Answers) -> Any:
+        exported = next(e for c, e in self._paths.items() if c[: len(prefix)] == prefix)
         return exported.call_spec.out_spec
 
     def _choose(self, mark: fx.Node, test: fx.Node, then: Any, otherwise: Any) -> Any:
         if then is otherwise:
             return then
-        kinds = [_kind(x) for x in (then, otherwise)]
-        if kinds[0] != kinds[1]:
+        types = [_describe(x) for x in (then, otherwise)]
+        if types[0] != types[1]:
             raise CaptureError(
-                f"one side gives {kinds[0]}, the other {kinds[1]}{_at(mark)}: what depends on a tensor's value"
-                " has one shape and type. Pad it, or convert it"
+                f"one branch returns {types[0]}, the other {types[1]}{_at(mark)}: a result that depends on a tensor's value"
+                " needs one shape and type. Pad it, or convert it"
             )
         if not isinstance(then, fx.Node):
             return then
-        made = self._mark(choose, mark, test, then, otherwise)
+        made = self._mark(join, mark, test, then, otherwise)
         made.meta["val"] = torch.empty_like(then.meta["val"], memory_format=torch.contiguous_format)
         return made
 
@@ -176,19 +176,19 @@ class _Merged:
         made.meta = dict(mark.meta)
         return made
 
-    def _hold(self, made: fx.Node, exported: ExportedProgram) -> None:
-        """The subgraph that `made` reads, under a name of its own."""
+    def _add_subgraph(self, made: fx.Node, exported: ExportedProgram) -> None:
+        """Adds the subgraph that `made` reads, under a new name."""
         held: Any = exported.graph_module
         for part in str(made.target).split("."):
             held = getattr(held, part)
         self._subgraphs += 1
-        name = f"course_{self._subgraphs}"
+        name = f"path_{self._subgraphs}"
         setattr(self._root, name, held)
         made.target = name
 
 
 _UNSTEADY = (
-    "the model takes another course when it is traced again, before anything depends on a tensor's"
+    "the model takes another path when it is traced again, before anything depends on a tensor's"
     " value: its forward must not change what it reads (lists, global names)"
 )
 
@@ -198,8 +198,8 @@ def _at(node: fx.Node) -> str:
     return f", at {where}" if where else ""
 
 
-def _kind(x: Any) -> str:
-    """The type of a result, in words."""
+def _describe(x: Any) -> str:
+    """The type of a result, for messages."""
     if not isinstance(x, fx.Node):
         return repr(x)
     value = x.meta["val"]
@@ -207,14 +207,14 @@ def _kind(x: Any) -> str:
 
 
 def _key(exported: ExportedProgram, node: fx.Node, spec: InputSpec) -> tuple[object, ...]:
-    """Equal for inputs of two courses that are the same."""
+    """A key that is equal for the same input of two paths."""
     if spec.kind is InputKind.USER_INPUT:
         return (spec.kind, node.name)
     target = str(spec.target)
-    name = target.rpartition(".")[2]  # behind the module's that made it
+    name = target.rpartition(".")[2]  # without the name of the module
     if spec.kind is not InputKind.CONSTANT_TENSOR or not name.startswith("lifted_tensor"):
         return (spec.kind, target)
-    held = exported.constants[target]  # a literal, which every trace makes anew
+    held = exported.constants[target]  # a literal, which every trace creates again
     assert isinstance(held, torch.Tensor)
     value = bytes(held.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return (spec.kind, value, held.dtype, held.shape, held.device)

@@ -1,8 +1,8 @@
-"""The sides of a Python `if`, between marks in a graph (`marks.py`), as `torch.cond`.
+"""Turns the branches of a Python `if`, between markers in a graph (`markers.py`), into a `torch.cond`.
 
-A side becomes a subgraph. What it reads of the graph around is given to it; what it changes in place there, it copies, and gives the copy as
-a further result, which is then written back. If both sides are a few element-wise operators, they stay where they are, and their results
-are selected: that costs less than to wait for the test.
+A branch becomes a subgraph. Outer values that it reads are passed in. It copies outer tensors that it changes in place and returns the copies as
+further results, which are then written back. If both branches are a few element-wise operators, they stay in the graph and their results are selected:
+that is faster than waiting for the test.
 """
 
 import copy
@@ -17,31 +17,36 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.branches.inside import between, changed_outside, copy_nodes, line_of
-from monotile.frontends.torch.branches.marks import choose, side, turned, turns
-from monotile.frontends.torch.loops.rolled import Rolled
+from monotile.frontends.torch.branches.markers import branch, join, loop_begin, loop_end
+from monotile.frontends.torch.branches.subgraphs import (
+    changed_outside,
+    copy_nodes,
+    line_of,
+    nodes_between,
+)
+from monotile.frontends.torch.loops.scan import LoopRegion
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.rewriting.aliasing import Groups, changed, is_unsure, packet, sources
 from monotile.frontends.torch.rewriting.lifted import with_graph
 
-FEW = 8  # limit of element-wise operators that are computed on both sides
+MAX_SELECTED = 8  # element-wise operators of a branch that is computed without waiting for the test
 
 aten = torch.ops.aten
 
 
-class LeakError(CaptureError):
-    """A side of an `if` has an effect that cannot be kept to it."""
+class SideEffectError(CaptureError):
+    """A branch of an `if` has a side effect that a subgraph cannot express."""
 
 
 def outline(exported: ExportedProgram) -> ExportedProgram:
-    """`exported` without marks. Raises LeakError where a side has an effect that cannot be kept to it."""
+    """`exported` with subgraphs in place of markers. Raises SideEffectError if a branch has a side effect that a subgraph cannot express."""
     inner = [m.graph for m in exported.graph_module.modules() if isinstance(m, fx.GraphModule)]
     for graph in inner[1:]:
-        for mark in _marks(graph):
+        for mark in _markers(graph):
             raise _refusal(
                 mark, "it is in a part of the model with another autocast or gradient mode"
             )
-    if not _marks(exported.graph):
+    if not _markers(exported.graph):
         return exported
     graph = copy.deepcopy(exported.graph)
     outliner = _Outliner(graph, copy.copy(exported.graph_module))
@@ -49,37 +54,37 @@ def outline(exported: ExportedProgram) -> ExportedProgram:
     return with_graph(exported, graph, root=outliner.root)
 
 
-def _marks(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.target in (side, turns, turned)]
+def _markers(graph: fx.Graph) -> list[fx.Node]:
+    return [n for n in graph.nodes if n.target in (branch, loop_begin, loop_end)]
 
 
 @dataclass
 class _Region:
-    """The nodes of two sides between marks. joins: the `choose` behind them. updated: what lies outside and is changed inside."""
+    """The nodes of two branches. joins: the `join` markers after them. updated: outer tensors that they update in place."""
 
-    marks: tuple[fx.Node, fx.Node, fx.Node]
-    sides: tuple[list[fx.Node], list[fx.Node]]
+    markers: tuple[fx.Node, fx.Node, fx.Node]
+    branches: tuple[list[fx.Node], list[fx.Node]]
     joins: list[fx.Node]
     updated: list[fx.Node]
 
     @property
     def test(self) -> fx.Node:
-        found = self.marks[0].args[0]
+        found = self.markers[0].args[0]
         assert isinstance(found, fx.Node)
         return found
 
 
-def _region(start: fx.Node, turn: fx.Node, end: fx.Node) -> _Region:
-    sides = between(start, turn), between(turn, end)
+def _region(start: fx.Node, middle: fx.Node, end: fx.Node) -> _Region:
+    branches = nodes_between(start, middle), nodes_between(middle, end)
     joins = list[fx.Node]()
-    while (node := (joins[-1] if joins else end).next).target is choose:
+    while (node := (joins[-1] if joins else end).next).target is join:
         joins.append(node)
-    updated = dict.fromkeys(x for nodes in sides for x in changed_outside(nodes))
-    return _Region((start, turn, end), sides, joins, list(updated))
+    updated = dict.fromkeys(x for nodes in branches for x in changed_outside(nodes))
+    return _Region((start, middle, end), branches, joins, list(updated))
 
 
 class _Outliner:
-    """Works on `graph` itself. root: a module with its subgraphs."""
+    """Changes `graph` in place. root: a module with its subgraphs."""
 
     def __init__(self, graph: fx.Graph, root: fx.GraphModule) -> None:
         self.graph, self.root = graph, root
@@ -87,7 +92,7 @@ class _Outliner:
 
     def run(self) -> None:
         for node in reversed(self.graph.nodes):
-            if node.target is choose and not node.users:
+            if node.target is join and not node.users:
                 self.graph.erase_node(node)
         for node in self.graph.nodes:
             if itself := list(_itself(node)):
@@ -95,13 +100,13 @@ class _Outliner:
         _refuse_late_changes(self.graph)
         self._groups = _sharing(self.graph)
         begun: list[list[fx.Node]] = []
-        for node in _marks(self.graph):
-            if node.target is turns:
+        for node in _markers(self.graph):
+            if node.target is loop_begin:
                 begun.append([node])
                 continue
-            if node.target is turned:
+            if node.target is loop_end:
                 (start,) = begun.pop()
-                self._loop(Rolled(self.graph, start, node))
+                self._loop(LoopRegion(self.graph, start, node))
                 continue
             match node.args[1]:
                 case 0:
@@ -109,87 +114,92 @@ class _Outliner:
                 case 1:
                     begun[-1].append(node)
                 case _:
-                    start, turn = begun.pop()
-                    self._region(_region(start, turn, node))
+                    start, middle = begun.pop()
+                    self._region(_region(start, middle, node))
 
-    def _loop(self, loop: Rolled) -> None:
+    def _loop(self, loop: LoopRegion) -> None:
         loop.check(self._groups)
-        loop.replace(f"turn_{self._count}", self.root, self._groups)
+        loop.replace(f"iteration_{self._count}", self.root, self._groups)
         self._count += 1
 
     def _region(self, region: _Region) -> None:
         self._check(region)
-        if not region.updated and all(map(_is_cheap, region.sides)):
+        if not region.updated and all(map(_is_cheap, region.branches)):
             self._select(region)
-            dead = [*region.joins, *region.marks]
+            dead = [*region.joins, *region.markers]
         else:
             if region.joins or region.updated:
-                self._branch(region)
-            dead = [*region.marks[:2], *region.sides[0], *region.sides[1], region.marks[2]]
+                self._make_cond(region)
+            dead = [
+                *region.markers[:2],
+                *region.branches[0],
+                *region.branches[1],
+                region.markers[2],
+            ]
             dead += region.joins
         for node in sorted(dead, reverse=True):
             self.graph.erase_node(node)
 
     def _check(self, region: _Region) -> None:
-        """Refuses what a side cannot keep to itself."""
-        for k, nodes in enumerate(region.sides):
+        """Refuses branches whose tensors or updates are visible outside in a way that a subgraph cannot express."""
+        for k, nodes in enumerate(region.branches):
             inside = set(nodes)
             for node in nodes:
                 for user in node.users:
                     own = user in region.joins and user.args[1 + k] is node is not user.args[2 - k]
                     if user not in inside and not own:
                         raise _refusal(
-                            region.marks[0],
-                            "a tensor that one side of it makes is used elsewhere: it is made"
+                            region.markers[0],
+                            "a tensor that one branch creates is used elsewhere: it is created"
                             f" at {line_of(node)} and used at {line_of(user)}",
                         )
         for updated in region.updated:
             for other in _outer(region):
                 if other is not updated and self._groups.of(other) is self._groups.of(updated):
                     raise _refusal(
-                        region.marks[0],
-                        "a side of it updates a tensor in place that it also reaches by a view made before it:"
-                        " make the view in that side",
+                        region.markers[0],
+                        "a branch updates a tensor in place that it also reaches by a view made before it:"
+                        " make the view in that branch",
                     )
 
     def _select(self, region: _Region) -> None:
-        for join in region.joins:
-            _, then, otherwise = join.args
-            with self.graph.inserting_before(join):
+        for joined in region.joins:
+            _, then, otherwise = joined.args
+            with self.graph.inserting_before(joined):
                 ways = (then or otherwise, otherwise or then)
                 made = self.graph.call_function(aten.where.self, (region.test, *ways))
-            made.meta = dict(join.meta)
-            join.replace_all_uses_with(made)
+            made.meta = dict(joined.meta)
+            joined.replace_all_uses_with(made)
 
-    def _branch(self, region: _Region) -> None:
+    def _make_cond(self, region: _Region) -> None:
         operands = [n for n in _outer(region) if n.op != "get_attr"]
         values = [n.meta["val"] for n in region.joins]
         values += [n.meta["val"].clone() for n in region.updated]
         held = list[fx.Node]()
-        for k, nodes in enumerate(region.sides):
+        for k, nodes in enumerate(region.branches):
             results = [n.args[1 + k] for n in region.joins]
-            made = _side(nodes, operands, results, region, self.root)
-            name = f"side_{self._count}"
+            made = _subgraph(nodes, operands, results, region, self.root)
+            name = f"branch_{self._count}"
             self._count += 1
             setattr(self.root, name, made)
-            with self.graph.inserting_before(region.marks[2]):
+            with self.graph.inserting_before(region.markers[2]):
                 held.append(self.graph.get_attr(name))
-        with self.graph.inserting_before(region.marks[2]):
-            given = (region.test, *held, tuple(self._apart(operands, region)))
+        with self.graph.inserting_before(region.markers[2]):
+            given = (region.test, *held, tuple(self._without_aliases(operands, region)))
             cond = self.graph.call_function(torch.ops.higher_order.cond, given)
-            cond.meta = dict(region.marks[0].meta) | {"val": tuple(values)}
+            cond.meta = dict(region.markers[0].meta) | {"val": tuple(values)}
             places = [*region.joins, *region.updated]
             for k, place in enumerate(places):
                 made = self.graph.call_function(operator.getitem, (cond, k))
-                made.meta = dict(region.marks[0].meta) | {"val": values[k]}
-                if place.target is choose:
+                made.meta = dict(region.markers[0].meta) | {"val": values[k]}
+                if place.target is join:
                     place.replace_all_uses_with(made)
                 else:
                     back = self.graph.call_function(aten.copy_.default, (place, made))
-                    back.meta = dict(region.marks[0].meta) | {"val": place.meta["val"]}
+                    back.meta = dict(region.markers[0].meta) | {"val": place.meta["val"]}
 
-    def _apart(self, operands: Sequence[fx.Node], region: _Region) -> Iterator[fx.Node]:
-        """`operands` with copies where one shares memory with another, which `torch.cond` refuses."""
+    def _without_aliases(self, operands: Sequence[fx.Node], region: _Region) -> Iterator[fx.Node]:
+        """`operands`, with copies where two share memory, which `torch.cond` refuses."""
         seen = {self._groups.of(x) for x in region.updated}
         for x in operands:
             group = self._groups.of(x)
@@ -207,14 +217,14 @@ class _Outliner:
 
 
 def _outer(region: _Region) -> list[fx.Node]:
-    """What the sides read or give of the graph around them."""
-    inside = {n for nodes in region.sides for n in nodes}
-    read = [x for nodes in region.sides for n in nodes for x in n.all_input_nodes]
-    read += [x for join in region.joins for x in join.args[1:] if isinstance(x, fx.Node)]
+    """The outer nodes that the branches read or return."""
+    inside = {n for nodes in region.branches for n in nodes}
+    read = [x for nodes in region.branches for n in nodes for x in n.all_input_nodes]
+    read += [x for joined in region.joins for x in joined.args[1:] if isinstance(x, fx.Node)]
     return [x for x in dict.fromkeys([*read, *region.updated]) if x not in inside]
 
 
-def _side(
+def _subgraph(
     nodes: Sequence[fx.Node],
     operands: Sequence[fx.Node],
     results: Sequence[Any],
@@ -232,9 +242,9 @@ def _side(
             env[x] = _call(graph, aten.clone.default, x.meta["val"].clone(), region, env[x])
     copy_nodes(nodes, graph, env)
     outputs = list[fx.Node]()
-    for join, result in zip(region.joins, results, strict=True):
-        value = join.meta["val"]
-        if result is None:  # a name that this side does not assign
+    for joined, result in zip(region.joins, results, strict=True):
+        value = joined.meta["val"]
+        if result is None:  # a name that this branch does not assign
             outputs.append(
                 _call(
                     graph,
@@ -264,7 +274,7 @@ def _call(
     graph: fx.Graph, op: OpOverload, value: Any, region: _Region, *args: Any, **kwargs: Any
 ) -> fx.Node:
     made = graph.call_function(op, args, kwargs)
-    made.meta = dict(region.marks[0].meta) | {"val": value}
+    made.meta = dict(region.markers[0].meta) | {"val": value}
     return made
 
 
@@ -277,7 +287,7 @@ def _is_plain(node: fx.Node) -> bool:
 
 
 def _itself(node: fx.Node) -> Iterator[fx.Node]:
-    """The argument that an operator in place gives as its result."""
+    """The argument that an in-place operator returns."""
     if not isinstance(node.target, OpOverload):
         return
     returns = node.target._schema.returns  # pyright: ignore[reportPrivateUsage]
@@ -286,7 +296,7 @@ def _itself(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _sharing(graph: fx.Graph) -> Groups:
-    """What may share memory."""
+    """Groups of nodes that may share memory."""
     groups = Groups()
     for node in graph.nodes:
         for source in sources(node):
@@ -295,43 +305,43 @@ def _sharing(graph: fx.Graph) -> Groups:
 
 
 def _refuse_late_changes(graph: fx.Graph) -> None:
-    """Raises LeakError where a result of a side is a tensor from outside, and one of the two is changed in place later: the other would have to
-    change if that side was taken."""
+    """Raises SideEffectError if the result of a branch is an outer tensor and one of the two is changed in place later: the other would have to change if
+    that branch was taken."""
     groups = _sharing(graph)
     at = {node: k for k, node in enumerate(graph.nodes)}
     last = {node: max((at[user] for user in node.users), default=0) for node in graph.nodes}
     changes = [(by, x) for by in graph.nodes for x in changed(by)]
-    taken = _taken(graph)
+    taken = _branches_of(graph)
 
     def seen_after(node: fx.Node, by: fx.Node) -> bool:
-        """Whether what shares memory with `node` is read after `by`, or the caller's."""
+        """Whether a tensor that shares memory with `node` is read after `by`, or belongs to the caller."""
         group = groups.of(node)
         near = (x for x in at if at[x] < at[by] and groups.of(x) is group)
         return any(last[x] > at[by] or x.op == "placeholder" for x in near)
 
-    for join in graph.find_nodes(op="call_function", target=choose):
-        for given in (x for x in join.args[1:] if isinstance(x, fx.Node)):
+    for joined in graph.find_nodes(op="call_function", target=join):
+        for given in (x for x in joined.args[1:] if isinstance(x, fx.Node)):
             for by, x in changes:
-                apart = any((start, 1 - k) in taken[by] for start, k in taken[join])
-                if apart or at[by] < at[join]:
+                apart = any((start, 1 - k) in taken[by] for start, k in taken[joined])
+                if apart or at[by] < at[joined]:
                     continue
-                ways = ((join, given), (given, join))
+                ways = ((joined, given), (given, joined))
                 if any(groups.of(x) is groups.of(a) and seen_after(b, by) for a, b in ways):
                     raise _refusal(
-                        join,
-                        f"after it, {line_of(by)} changes a tensor in place that may be another one, as a side gives it:"
+                        joined,
+                        f"after it, {line_of(by)} changes a tensor in place that may share memory with the result of a branch:"
                         " write it out of place (x = x + 1), or give a clone",
                     )
 
 
-def _taken(graph: fx.Graph) -> dict[fx.Node, frozenset[tuple[fx.Node, int]]]:
-    """For each node the sides that it is in, each by the mark of its `if` and its number. Of two nodes in different sides of one `if`, a call runs
-    one. Without those in a loop, of whose turns each may take another side."""
+def _branches_of(graph: fx.Graph) -> dict[fx.Node, frozenset[tuple[fx.Node, int]]]:
+    """For each node the branches that it is in, each by the first marker of its `if` and its number. Of two nodes in different branches of one `if`, a
+    call runs only one. Ifs in a loop are left out: each iteration may take another branch."""
     found, now = dict[fx.Node, frozenset[tuple[fx.Node, int]]](), list[tuple[fx.Node, int]]()
     loops = 0
     for node in graph.nodes:
-        loops += (node.target is turns) - (node.target is turned)
-        if node.target is side and not loops:
+        loops += (node.target is loop_begin) - (node.target is loop_end)
+        if node.target is branch and not loops:
             start = node if node.args[1] == 0 else now.pop()[0]
             if node.args[1] != 2:
                 now.append((start, int(node.args[1])))
@@ -340,8 +350,10 @@ def _taken(graph: fx.Graph) -> dict[fx.Node, frozenset[tuple[fx.Node, int]]]:
 
 
 def _is_cheap(nodes: Sequence[fx.Node]) -> bool:
-    """Whether `nodes` are a few element-wise operators that may be computed where they are not wanted."""
-    return len([n for n in nodes if not _may_be_view(n)]) <= FEW and all(map(_is_harmless, nodes))
+    """Whether `nodes` are a few element-wise operators that may be computed without need."""
+    return len([n for n in nodes if not _may_be_view(n)]) <= MAX_SELECTED and all(
+        map(_is_harmless, nodes)
+    )
 
 
 def _is_harmless(node: fx.Node) -> bool:
@@ -371,8 +383,8 @@ _MOVES = frozenset(
 )
 
 
-def _refusal(node: fx.Node, text: str) -> LeakError:
+def _refusal(node: fx.Node, text: str) -> SideEffectError:
     where = origin(node.stack_trace)
-    return LeakError(
+    return SideEffectError(
         "this depends on a tensor's value" + (f", at {where}" if where else "") + f", and {text}"
     )

@@ -1,2 +1,2 @@
-"""Python loops that take as many turns as a size of the call says: heard while a model is traced, their text converted, their body traced once,
-and what lies between its marks made a `scan`."""
+"""Python loops with a dynamic number of iterations: detected while a model is traced, converted, and traced once. A loop over a symbolic size becomes a
+`scan`, a `while` on a tensor's value a `while_loop`."""

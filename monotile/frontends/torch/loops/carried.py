@@ -1,6 +1,6 @@
-"""What the body of a loop changes, as its turns find it: names, and what the lists, dictionaries and objects hold that they lead to.
+"""Finds the loop-carried values: the names, list items, dictionary entries and attributes that the body of a loop changes.
 
-A place is a name or an entry of a container, as an attribute is; the dictionary of the names is a container like the others.
+A place is an entry of a container: of the dictionary of local names, of a list or dictionary, or an attribute of an object.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,11 +12,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.branches.selection import MISSING
-from monotile.frontends.torch.loops.spans import stands_for_number
-from monotile.frontends.torch.loops.stacked import Stacked, raw
-from monotile.frontends.torch.tracing.unchanged import containers_of, contents_of, put_back
+from monotile.frontends.torch.loops.stacked import Stacked, raw_items
+from monotile.frontends.torch.loops.tensor_numbers import stands_for_number
+from monotile.frontends.torch.tracing.restored_state import containers_of, contents_of, put_back
 
-# Of numbers that a loop carries.
+# The dtypes of numbers that a loop carries.
 _NUMBERS: dict[type[Any], torch.dtype] = {
     bool: torch.bool,
     int: torch.int64,
@@ -29,7 +29,7 @@ _EMPTY = CellType()
 
 @dataclass
 class Place:
-    """holder, key: whose entry. before, after: a turn."""
+    """The entry `key` of the container `holder`. before, after: its values around an iteration."""
 
     holder: Any
     key: Any
@@ -52,8 +52,8 @@ class Place:
 
 
 @dataclass
-class Growth:
-    """A list to which a turn appends. places: where it is found."""
+class ListGrowth:
+    """A list to which an iteration appends `new`. places: the entries that refer to it."""
 
     whole: list[Any]
     before: list[Any]
@@ -61,8 +61,8 @@ class Growth:
     places: list[Place] = field(default_factory=list[Place])
 
 
-class Held:
-    """What there is before a turn. names: the loop's own dictionary of them."""
+class Snapshot:
+    """All reachable containers before an iteration. names: the loop's dictionary of local names."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         lists = (x for x in names.values() if isinstance(x, Stacked))
@@ -70,12 +70,12 @@ class Held:
         self._names = names
         self._before: list[tuple[Any, Any]] = [(x, _contents(x)) for x in held.values()]
 
-    def goes_on(self) -> bool:
-        """Whether there is an iterator, of which a turn may take what the next one does not get."""
+    def has_iterator(self) -> bool:
+        """Whether a container holds an iterator: an iteration may consume items of it."""
         return any(isinstance(x, Iterator) for _, held in self._before for _, x in _pairs(held))
 
     def restore(self) -> None:
-        """Everything is as it was."""
+        """Undoes all changes."""
         for x, before in self._before:
             if isinstance(x, Stacked):
                 x.clear()
@@ -83,21 +83,23 @@ class Held:
             else:
                 put_back(x, before)
 
-    def changed(self, names: Mapping[str, Any]) -> tuple[list[Place], list[Growth]]:
-        """By a turn that leaves the names so. Raises KeyError where something is removed."""
-        found, grown = list[Place](), dict[int, Growth]()
+    def changed(self, names: Mapping[str, Any]) -> tuple[list[Place], list[ListGrowth]]:
+        """The changes of an iteration that ends with `names`. Raises KeyError if it removed an entry."""
+        found, grown = list[Place](), dict[int, ListGrowth]()
         for x, before in self._before:
             after: Any = _contents(x)
             if x is self._names:
                 after = {n: names.get(n, MISSING) for n in self._names}
             if isinstance(x, list) and len(after) > len(before):
-                grown[id(x)] = Growth(x, before, after[len(before) :])
+                grown[id(x)] = ListGrowth(x, before, after[len(before) :])
                 if before and not _begins(after, before) and _begins(after[::-1], before[::-1]):
-                    continue  # put before all others
+                    continue  # inserted at the front
             for place in _changes(x, before, after):
                 old, new = place.before, place.after
                 if isinstance(old, list) and isinstance(new, list) and _begins(new, old):
-                    grown[id(old)] = Growth(old, raw(old), raw(new)[len(raw(old)) :])
+                    grown[id(old)] = ListGrowth(
+                        old, raw_items(old), raw_items(new)[len(raw_items(old)) :]
+                    )
                 else:
                     found.append(place)
         for x, before in self._before:
@@ -108,13 +110,13 @@ class Held:
 
 
 def _closed(names: Mapping[str, Any]) -> list[Any]:
-    """What functions among them hold of the functions round them."""
+    """The closure variables of the functions among them."""
     cells = (c for f in names.values() if isinstance(f, FunctionType) for c in f.__closure__ or ())
     return [c.cell_contents for c in cells if c != _EMPTY]
 
 
 def _contents(x: Any) -> Any:
-    return raw(x) if isinstance(x, list) else contents_of(x)
+    return raw_items(x) if isinstance(x, list) else contents_of(x)
 
 
 def _pairs(entries: Any) -> Iterator[tuple[Any, Any]]:
@@ -136,12 +138,12 @@ def _changes(x: Any, before: Any, after: Any) -> Iterator[Place]:
 
 
 def _begins(new: list[Any], old: list[Any]) -> bool:
-    ways = raw(new), raw(old)
-    return len(ways[0]) > len(ways[1]) and all(x is y for x, y in zip(*ways, strict=False))
+    lists = raw_items(new), raw_items(old)
+    return len(lists[0]) > len(lists[1]) and all(x is y for x, y in zip(*lists, strict=False))
 
 
 def is_same(x: Any, y: Any) -> bool:
-    """Whether both are one object, or hold the same in the same way."""
+    """Whether both are one object, or equal containers of the same objects."""
     if x is y or x is MISSING or y is MISSING:
         return x is y
     (left, form), (right, other) = pytree.tree_flatten(x), pytree.tree_flatten(y)
@@ -155,24 +157,24 @@ def is_same_leaf(x: Any, y: Any) -> bool:
 
 
 def number_type(x: Any) -> torch.dtype | None:
-    """Of a number, as a tensor has it; None for what is none."""
+    """The dtype of a tensor that holds the number `x`; None if `x` is not a number."""
     return x.dtype if stands_for_number(x) else _NUMBERS.get(type(x))
 
 
-def stays(x: Any, y: Any) -> bool:
-    """Whether a leaf that is `x` before a turn may be `y` behind it: tensors of one type, numbers of one, or the same."""
+def keeps_type(x: Any, y: Any) -> bool:
+    """Whether a leaf may change from `x` to `y` in an iteration: tensors of one type, numbers of one type, or the same value."""
     if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
         return (x.shape, x.dtype, x.device) == (y.shape, y.dtype, y.device)
-    kinds = number_type(x), number_type(y)
-    return is_same_leaf(x, y) or (kinds[0] is not None and kinds[0] is kinds[1])
+    types = number_type(x), number_type(y)
+    return is_same_leaf(x, y) or (types[0] is not None and types[0] is types[1])
 
 
-def kind(x: Any) -> str:
-    """In words."""
+def describe_type(x: Any) -> str:
+    """The type of a value, for messages."""
     if x is MISSING:
         return "not bound"
     if isinstance(x, torch.Tensor):
         return f"{str(x.dtype).removeprefix('torch.')}{[*x.shape]}"
     if isinstance(x, list | tuple):
-        return f"({', '.join(map(kind, x))})"
+        return f"({', '.join(map(describe_type, x))})"
     return str(x) if isinstance(x, (*_CONSTANT, torch.SymInt)) else f"a {type(x).__name__}"

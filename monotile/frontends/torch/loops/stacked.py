@@ -1,6 +1,7 @@
-"""Lists and ranges as long as a size of the call says, while a model is traced.
+"""Lists and ranges of dynamic length, while a model is traced.
 
-What `x.unbind(1)` gives, and what a loop appends that is traced once (`turns.py`), is one tensor, of which a `Stacked` list knows the places.
+A list from `x.unbind(1)`, or from a loop that appends to it and is traced once (`traced_loop.py`), is a `Stacked` list: its items are slices of
+one tensor.
 """
 
 import sys
@@ -15,17 +16,17 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.loops.spans import Span, number
+from monotile.frontends.torch.loops.tensor_numbers import IndexRange, number
 from monotile.frontends.torch.origin import describe_frame, is_users, users_frame
 
 _CAT = frozenset({torch.cat, torch.concat, torch.concatenate})
 _HOW = "loop over it with a Python `for`, or stack it (torch.stack, torch.cat) and compute with the tensor"
 
-_WITHIN = "there it may be appended to, and its last item read, if it has one before the loop; write what else is read into a tensor, out[:, t] = h"
+_WITHIN = "in that loop it may only be appended to, and its last item read if it has one before the loop; write other values that are read into a tensor, out[:, t] = h"
 
 
-def is_open(x: Any) -> bool:
-    """Whether `x` is a size that the call decides, not its data, or a number computed from such."""
+def is_dynamic(x: Any) -> bool:
+    """Whether `x` is a symbolic size of the call's arguments, or a number computed from such; not a data-dependent size."""
     if not isinstance(x, torch.SymInt | torch.SymFloat) or x.node.maybe_as_int() is not None:
         return False
     named: Any = x.node.expr.free_symbols
@@ -33,7 +34,7 @@ def is_open(x: Any) -> bool:
 
 
 class Run:
-    """`count` items of a list, one behind the other. value: as one of them, of tensors with a dimension more, the first."""
+    """`count` consecutive items of a list. value: like one item, with tensors stacked along a new first dimension."""
 
     def __init__(self, count: Any, value: Any) -> None:
         self.count, self.value = count, value
@@ -46,11 +47,11 @@ class Run:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Of lists with runs in them, `torch.stack` and `torch.cat`."""
+        """`torch.stack` and `torch.cat` of lists that contain runs."""
         del types
 
         def joined(tensors: Iterable[Any], dim: int = 0, axis: int | None = None) -> torch.Tensor:
-            dim, parts = dim if axis is None else axis, raw(tensors)
+            dim, parts = dim if axis is None else axis, raw_items(tensors)
             if func is torch.stack:
                 whole = _whole(parts)
                 return whole.movedim(0, dim) if dim else whole
@@ -64,7 +65,7 @@ class Run:
 
 
 def _flat(x: Any, dim: int) -> torch.Tensor:
-    """What the items of a run are if they are joined along `dim`."""
+    """The items of a run, concatenated along `dim`."""
     if not isinstance(x, Run):
         return x
     value: torch.Tensor = x.value
@@ -72,13 +73,13 @@ def _flat(x: Any, dim: int) -> torch.Tensor:
     return value.movedim(0, dim).flatten(dim, dim + 1)
 
 
-def raw(items: Iterable[Any]) -> list[Any]:
-    """Items and runs."""
+def raw_items(items: Iterable[Any]) -> list[Any]:
+    """The items and runs of a list."""
     return list(list.__iter__(items) if isinstance(items, list) else items)
 
 
 def _whole(parts: Sequence[Any]) -> Any:
-    """All items in one, as the value of a run is."""
+    """All items stacked along a first dimension, like the value of a run."""
     values = [x.value if isinstance(x, Run) else _alone(x) for x in parts]
     if len(values) == 1:
         return values[0]
@@ -93,13 +94,13 @@ def _alone(x: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda t: t.unsqueeze(0), x)
 
 
-def backward(run: Run) -> Run:
-    """Its items from the last to the first."""
+def reversed_run(run: Run) -> Run:
+    """Its items in reverse order."""
     return Run(run.count, pytree.tree_map_only(torch.Tensor, lambda x: x.flip(0), run.value))
 
 
 def interleaved(items: Sequence[Any], count: Any) -> Run:
-    """What `count` turns have appended, of which each appends several. items: each of those in all turns, as the value of a run."""
+    """The items that `count` iterations have appended, several each. items: for each of these the values of all iterations, stacked."""
     if len(items) == 1:
         return Run(count, items[0])
     leaves, forms = zip(*map(pytree.tree_flatten, items), strict=True)
@@ -112,24 +113,24 @@ def interleaved(items: Sequence[Any], count: Any) -> Run:
 def _refused(what: str, how: str = _HOW) -> CaptureError:
     frame = users_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     return CaptureError(
-        f"at {describe_frame(frame)}: a list has as many items as a size of dynamic_shapes says, and {what} is not supported: {how}"
+        f"at {describe_frame(frame)}: the length of a list depends on a size of dynamic_shapes, and {what} is not supported: {how}"
     )
 
 
 class Stacked(list[Any]):
-    """A list of items and runs of them."""
+    """A list of items and runs, of dynamic length."""
 
-    asks: Callable[[FrameType], None] | None = None  # told where one is iterated
+    asks: Callable[[FrameType], None] | None = None  # called with the frame that iterates over one
 
     @property
     def length(self) -> Any:
-        return sum(x.count if isinstance(x, Run) else 1 for x in raw(self))
+        return sum(x.count if isinstance(x, Run) else 1 for x in raw_items(self))
 
     def parts(self) -> list[Any]:
-        return raw(self)
+        return raw_items(self)
 
     def whole(self) -> Any:
-        return _whole(raw(self))
+        return _whole(raw_items(self))
 
     def at(self, place: Any) -> Any:
         return pytree.tree_map_only(torch.Tensor, lambda x: x[place], self.whole())
@@ -144,16 +145,16 @@ class Stacked(list[Any]):
         return iter(self[::-1])
 
     def __getitem__(self, place: Any) -> Any:
-        items = raw(self)
+        items = raw_items(self)
         if isinstance(place, slice) and place == slice(None, None, -1):
-            return Stacked(backward(x) if isinstance(x, Run) else x for x in reversed(items))
+            return Stacked(reversed_run(x) if isinstance(x, Run) else x for x in reversed(items))
         if isinstance(place, slice):
             if place.step not in (None, 1):
                 raise _refused("a slice of it with a step")
             value = self.at(place)
             return Stacked([Run(pytree.tree_leaves(value)[0].shape[0], value)])
         end = place if type(place) is int and place in (0, -1) else None
-        if end is not None and items:  # of others' shapes nothing is asked
+        if end is not None and items:  # no guard on the other items' shapes
             found = items[end]
             if not isinstance(found, Run):
                 return found
@@ -168,29 +169,29 @@ class Stacked(list[Any]):
         return bool(self.length > 0)
 
     def __add__(self, other: Iterable[Any]) -> "Stacked":  # pyright: ignore[reportIncompatibleMethodOverride]
-        return Stacked([*raw(self), *raw(other)])
+        return Stacked([*raw_items(self), *raw_items(other)])
 
     def __radd__(self, other: Iterable[Any]) -> "Stacked":
-        return Stacked([*raw(other), *raw(self)])
+        return Stacked([*raw_items(other), *raw_items(self)])
 
     def __iadd__(self, other: Iterable[Any]) -> "Stacked":  # pyright: ignore[reportIncompatibleMethodOverride]
         self.extend(other)
         return self
 
     def extend(self, other: Iterable[Any]) -> None:
-        super().extend(raw(other))
+        super().extend(raw_items(other))
 
     def reverse(self) -> None:
-        items = raw(self[::-1])
+        items = raw_items(self[::-1])
         self.clear()
         self.extend(items)
 
     def copy(self) -> "Stacked":
-        return Stacked(raw(self))
+        return Stacked(raw_items(self))
 
     def _ask(self, frame: FrameType) -> None:
         asks = Stacked.asks
-        if asks is not None and is_open(self.length) and is_users(frame.f_code.co_filename):
+        if asks is not None and is_dynamic(self.length) and is_users(frame.f_code.co_filename):
             asks(frame)
 
     def _no(self, *_: Any, **__: Any) -> Any:
@@ -201,7 +202,7 @@ class Stacked(list[Any]):
 
 
 class _Before:
-    """Stands for what earlier turns have appended to a list."""
+    """Stands for the items that earlier iterations have appended to a list."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -210,19 +211,19 @@ class _Before:
 
 
 class Growing(list[Any]):
-    """A list to which a loop appends, in its body. new: what this turn has appended; front: what it has put before all others. last: the last item."""
+    """A list inside the body of a loop that appends to it. new: the items of this iteration; front: those inserted at the front. last: the last item."""
 
     def __init__(
         self, before: list[Any], last: torch.Tensor | None, length: Any, new: Iterable[Any] = ()
     ) -> None:
-        """length: before this turn."""
+        """length: before this iteration."""
         super().__init__([_Before(), *new])
         self.front: list[Any] = []
         self._before, self._last, self._length = before, last, length
 
     @property
     def new(self) -> list[Any]:
-        return raw(self)[1:]
+        return raw_items(self)[1:]
 
     @property
     def last(self) -> Any:
@@ -262,82 +263,82 @@ class Growing(list[Any]):
 
 
 def _refused_within() -> CaptureError:
-    return _refused("what this reads of it, in the loop that appends to it,", _WITHIN)
+    return _refused("reading it in the loop that appends to it", _WITHIN)
 
 
-class Counted:
-    """What a loop goes over. at: its item number k, an int or a tensor."""
+class LoopItems:
+    """The items that a loop iterates over. at: returns item k, an int or a tensor."""
 
     def __init__(self, count: Any, at: Callable[[Any], Any]) -> None:
         self.count, self.at = count, at
 
 
-def counted(x: Any) -> Counted | None:
-    """None if a loop over `x` has a known number of turns."""
-    if isinstance(x, Counted):
+def loop_items(x: Any) -> LoopItems | None:
+    """The items of `x`; None if a loop over `x` has a fixed number of iterations."""
+    if isinstance(x, LoopItems):
         return x
     if isinstance(x, Stacked):
-        return Counted(x.length, x.at) if is_open(x.length) else None
-    if isinstance(x, FakeTensor) and x.ndim and is_open(x.shape[0]):
-        return Counted(x.shape[0], lambda k: x[k])
+        return LoopItems(x.length, x.at) if is_dynamic(x.length) else None
+    if isinstance(x, FakeTensor) and x.ndim and is_dynamic(x.shape[0]):
+        return LoopItems(x.shape[0], lambda k: x[k])
     return None
 
 
-def over(function: Any, *args: Any, **named: Any) -> Any:
-    """`function(*args)` in the head of a loop."""
-    if function is range and any(map(is_open, args)) and not named:
-        return _range(*args)
-    if function is len and len(args) == 1 and (known := counted(args[0])) is not None:
+def call_in_head(function: Any, *args: Any, **named: Any) -> Any:
+    """`function(*args)` in the head of a loop: `range`, `len`, `enumerate`, `zip` and `reversed` of dynamic lengths."""
+    if function is range and any(map(is_dynamic, args)) and not named:
+        return _range_items(*args)
+    if function is len and len(args) == 1 and (known := loop_items(args[0])) is not None:
         return known.count
-    parts = [counted(x) for x in args] if function in (enumerate, zip, reversed) else []
+    parts = [loop_items(x) for x in args] if function in (enumerate, zip, reversed) else []
     if not any(parts):
         return function(*args, **named)
     if function is enumerate:
         start = named.get("start", args[1] if len(args) > 1 else 0)
         first = parts[0]
         assert first is not None
-        return Counted(first.count, lambda k: (k + start, first.at(k)))
+        return LoopItems(first.count, lambda k: (k + start, first.at(k)))
     if function is reversed:
         (first,) = parts
         assert first is not None
-        return Counted(first.count, lambda k: first.at(first.count - 1 - k))
+        return LoopItems(first.count, lambda k: first.at(first.count - 1 - k))
     known = [x for x in parts if x is not None]
     if len(known) < len(parts):
-        raise _refused("zip of it with what has a known number of items")
+        raise _refused("zip of it with an iterable of fixed length")
     count = known[0].count
     for x in known[1:]:
         same = count.node.expr == x.count.node.expr
         count: Any = count if same else torch.sym_min(count, x.count)
-    return Counted(count, lambda k: tuple(x.at(k) for x in known))
+    return LoopItems(count, lambda k: tuple(x.at(k) for x in known))
 
 
-def span(numbers: range) -> Counted:
-    """What a loop goes over that takes a known number of turns."""
-    return _range(numbers.start, numbers.stop, numbers.step)
+def range_items(numbers: range) -> LoopItems:
+    """The items of a range of fixed length."""
+    return _range_items(numbers.start, numbers.stop, numbers.step)
 
 
-def _range(start: Any, end: Any = None, step: SupportsIndex = 1) -> Counted:
+def _range_items(start: Any, end: Any = None, step: SupportsIndex = 1) -> LoopItems:
     start, end = (0, start) if end is None else (start, end)
-    if is_open(step):
-        raise _refused("a range with a step of the call")
+    if is_dynamic(step):
+        raise _refused("a range with a dynamic step")
     step = int(step)
     ahead = end - start if step > 0 else start - end
     count = ahead if abs(step) == 1 else (ahead + abs(step) - 1) // abs(step)
-    if least(count) < 0:
+    if lower_bound(count) < 0:
         count = torch.sym_max(count, 0)
 
-    span = Span(*((start, end - 1) if step > 0 else (end + 1, start)), object())
+    range_items = IndexRange(*((start, end - 1) if step > 0 else (end + 1, start)), object())
 
     def at(k: Any) -> Any:
         ahead = k if step == 1 else k * step
-        found = start + ahead if is_open(start) or start else ahead
-        return number(found, span) if isinstance(found, torch.Tensor) else found
+        found = start + ahead if is_dynamic(start) or start else ahead
+        return number(found, range_items) if isinstance(found, torch.Tensor) else found
 
-    return Counted(count, at)
+    return LoopItems(count, at)
 
 
-def least(count: Any) -> int:
-    """What a size is at least; none of the model's is 0 (`sizes/ranges.py`)."""
+def lower_bound(count: Any) -> int:
+    """The lower bound of a size. No size of the model's arguments is 0 (`sizes/ranges.py`)."""
     if not isinstance(count, torch.SymInt):
         return int(count)
     ranges = count.node.shape_env.var_to_range

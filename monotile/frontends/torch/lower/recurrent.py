@@ -308,7 +308,7 @@ def packed_rnn(
     lengths: Tensor,
     mode: str,
 ) -> tuple[Tensor, ...]:
-    """Layers of sequences that end at different steps (`frontends/torch/tracing/packed.py`)."""
+    """Layers of sequences that end at different steps (`frontends/torch/tracing/packed_sequences.py`)."""
     projected = hx[0].shape[-1] != hx[-1].shape[-1]
     weights = _take_weights(params, has_biases, projected)
     return _network(b, _ending(_CELLS[mode], lengths), x, hx, weights, bidirectional, False)

@@ -1,1 +1,2 @@
-"""Numbers that Python asks tensors for while a model is traced: known of constants, told of the example arguments, or left in the tensor."""
+"""Python numbers read from tensors while a model is traced: evaluated from constants, fixed to the values of the example arguments with a guard, or kept
+as tensors."""

@@ -1,4 +1,4 @@
-"""What a model's constants say while it is traced: tensors that it holds as plain attributes, or makes of literals, which are compiled in.
+"""Evaluates a model's constants while it is traced: tensors that it holds as plain attributes or makes from literals, which are compiled in.
 
 Such a list of types of columns, kept as a tensor, chooses among layers (`if self.continuous[k]:`) for good. PyTorch traces its elements without their
 values; what is computed of constants alone is computed here. A constant that the model itself changes is data like any other.
@@ -20,19 +20,19 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,  # pyright: ignore[reportPrivateUsage]
 )
 
-_MOST = 1 << 20  # elements of a constant that is looked at
+_MAX_ELEMENTS = 1 << 20  # of a constant that is evaluated
 _Owner = int | fx.Node
 
 
 class Constants:
-    """Those of a model that is traced, once or more."""
+    """The constants of a model that is traced, once or more."""
 
     def __init__(self) -> None:
-        self._asked = set[_Owner]()  # memory of those whose values were told
-        self._changed = set[_Owner]()  # and of those that the model changes
+        self._used = set[_Owner]()  # memory of those whose values were used
+        self._changed = set[_Owner]()  # memory of those that the model changes
 
     def value(self, x: torch.Tensor) -> Any:
-        """What the traced `x` is in every call, as `tolist` gives it; None if that is not known."""
+        """The value of the traced `x`, as by `tolist`, if it is the same in every call; None if unknown."""
         node = _node_of(x)
         if node is None:
             return None
@@ -46,12 +46,12 @@ class Constants:
         asked = {owners.of[n] for n in order if n.op == "get_attr"}
         value = None if asked & self._changed else _evaluated(order, held)
         if value is not None:
-            self._asked |= asked
+            self._used |= asked
         return value
 
     @contextmanager
     def numbers(self) -> Generator[None]:
-        """Within, Python's int and float of a traced tensor are what it is in every call, where that is known."""
+        """Within, Python's int and float of a traced constant give its value."""
         with ExitStack() as stack:
             for name, kind in (("__int__", int), ("__index__", int), ("__float__", float)):
                 number = self._number(getattr(FakeTensor, name), kind)
@@ -67,28 +67,28 @@ class Constants:
 
         return number
 
-    def still(self, exported: ExportedProgram) -> bool:
-        """Whether `exported` changes none of those whose values were told. If not, they are not told any more."""
+    def are_unchanged(self, exported: ExportedProgram) -> bool:
+        """Whether `exported` changes none of the constants whose values were used. If it does, they are not used any more."""
         specs = exported.graph_signature.input_specs
         constants = {
             s.arg.name: exported.constants.get(s.target or "")
             for s in specs
             if s.kind is InputKind.CONSTANT_TENSOR
         }
-        wrong = _Owners(exported.graph.nodes, constants).written & self._asked
+        wrong = _Owners(exported.graph.nodes, constants).written & self._used
         self._changed |= wrong
-        self._asked -= wrong
+        self._used -= wrong
         return not wrong
 
 
 def _evaluated(order: list[fx.Node], held: dict[str, Any]) -> Any:
-    """The value of the last node, as `tolist` gives it; None if that is too much to compute. held: the constants by name."""
+    """The value of the last node, as by `tolist`; None if it is too large to compute. held: the constants by name."""
     values = dict[fx.Node, Any]()
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():  # pyright: ignore[reportPrivateUsage]
         for n in order:
             if n.op == "get_attr":
                 value = held.get(str(n.target))
-                if not isinstance(value, torch.Tensor) or value.numel() > _MOST:
+                if not isinstance(value, torch.Tensor) or value.numel() > _MAX_ELEMENTS:
                     return None
             else:
                 args = fx.map_arg((n.args, n.kwargs), values.__getitem__)
@@ -99,7 +99,7 @@ def _evaluated(order: list[fx.Node], held: dict[str, Any]) -> Any:
 
 
 def _inputs_first(node: fx.Node) -> list[fx.Node] | None:
-    """`node` behind all that goes into it; None if that is more than constants and operators that give the same every time."""
+    """`node` and all that it depends on, inputs first; None if that includes more than constants and deterministic operators."""
     todo, order, seen = [node], list[fx.Node](), set[fx.Node]()
     while todo:
         n = todo[-1]
@@ -126,7 +126,7 @@ def _is_pure(target: Any) -> bool:
 
 
 def _node_of(x: torch.Tensor) -> fx.Node | None:
-    """Of the graph that is being traced."""
+    """The node of a tensor in the graph that is being traced."""
     mode = get_proxy_mode()
     if mode is None or not isinstance(x, FakeTensor):
         return None
@@ -136,7 +136,7 @@ def _node_of(x: torch.Tensor) -> fx.Node | None:
 
 
 def _root() -> dict[str, Any]:
-    """The constants that the graph which is being traced has so far."""
+    """The constants of the graph that is being traced, by name."""
     mode = get_proxy_mode()
     root = getattr(mode.tracer, "root", None) if mode else None
     return {} if root is None else vars(root) | dict(root.named_buffers())

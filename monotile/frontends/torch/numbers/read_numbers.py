@@ -1,7 +1,7 @@
-"""Numbers that Python has asked tensors for while torch.export was tracing.
+"""Refuses numbers that Python has read from tensors during torch.export and that calls may change.
 
-Of a tensor that is no argument, parameter or buffer of the module that is traced, but held by another object (a static cache of
-transformers, say), PyTorch gives the present value, as if no call changed it.
+If another object (such as a static cache of transformers) holds a tensor that is no argument, parameter or buffer of the traced module, PyTorch gives
+its present value, as if no call changed it.
 """
 
 import torch
@@ -18,7 +18,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def check_numbers(exported: ExportedProgram) -> None:
-    """Raises CaptureError where `exported` has for good a number that each call may make another, or uses one that depends on data."""
+    """Raises CaptureError if `exported` contains a number as a constant that a call may change, or uses a number that depends on data."""
     specs = exported.graph_signature.input_specs
     given = {s.arg.name for s in specs if s.kind is InputKind.USER_INPUT}
     varying: set[fx.Node] = set()
@@ -38,6 +38,6 @@ def check_numbers(exported: ExportedProgram) -> None:
             )
         if node in varying:
             raise CaptureError(
-                f"{node.target} makes a number from a tensor that each call changes, at {origin(node.stack_trace)}: tracing gives the"
-                " present one. Keep it in a tensor"
+                f"{node.target} makes a number from a tensor that each call changes, at {origin(node.stack_trace)}: tracing fixes the"
+                " present value. Keep it in a tensor"
             )

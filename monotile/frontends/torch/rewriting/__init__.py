@@ -1,1 +1,1 @@
-"""What is done to an exported graph before it is lowered: decompositions, autocast, updates in place, views, tensor subclasses."""
+"""Rewrites of an exported graph before it is lowered: decompositions, autocast, in-place updates, views, tensor subclasses."""

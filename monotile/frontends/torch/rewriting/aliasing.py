@@ -1,4 +1,4 @@
-"""Which values of a graph share memory, and what operators change in place."""
+"""Alias analysis: which values of a graph share memory, and which arguments an operator updates in place."""
 
 import operator
 from collections.abc import Iterator
@@ -33,7 +33,14 @@ UNSAID = frozenset(
 
 # Control flow, whose results are new.
 _OF_SUBGRAPHS = frozenset(
-    {"cond", "while_loop", "scan", "map_impl", "monotile.turns.default", "monotile.turned.default"}
+    {
+        "cond",
+        "while_loop",
+        "scan",
+        "map_impl",
+        "monotile.loop_begin.default",
+        "monotile.loop_end.default",
+    }
 )
 
 

@@ -1,4 +1,4 @@
-"""What autocast makes of an operator.
+"""The conversions that autocast adds to an operator.
 
 It is found by running the operator on tensors without data: under autocast, which shows what is converted, and then without it on what was
 converted. Where both run the same operators of the lowest level, that is all that autocast does; else it is these that the operator becomes.
@@ -20,7 +20,7 @@ from monotile.frontends.torch.rewriting.aliasing import changed
 from monotile.wrapped import is_wrapped
 
 DEVICES = ("cpu", "cuda")
-Mode = Mapping[str, torch.dtype]  # by the type of device: what numbers are converted to
+Mode = Mapping[str, torch.dtype]  # by device type: the dtype that numbers are converted to
 
 
 class Conversion(NamedTuple):
@@ -38,14 +38,14 @@ _TO_FLOAT32 = (("dtype", torch.float32),)  # of sums and softmax on CUDA
 
 
 def ambient() -> Mode:
-    """The mode of whoever calls."""
+    """The autocast mode of the caller."""
     on = [d for d in DEVICES if torch.is_autocast_enabled(d)]
     return {d: torch.get_autocast_dtype(d) for d in on}
 
 
 @contextmanager
 def within(mode: Mode) -> Generator[None]:
-    """Within, PyTorch converts as `mode` says, whatever it did before. Of a device that is not there too, as `torch.autocast` does not."""
+    """Within, PyTorch's autocast mode is `mode`; unlike `torch.autocast`, also for a device that is not present."""
     before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES]
     kept = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
@@ -62,13 +62,13 @@ def within(mode: Mode) -> Generator[None]:
 
 
 class Conversions:
-    """Of operators; what was found is kept for others with such arguments."""
+    """Conversions by operator; results are reused for operators with equal arguments."""
 
     def __init__(self) -> None:
         self._found: dict[object, Found | None] = {}
 
     def of(self, node: fx.Node, mode: Mode) -> Found | None:
-        """What `mode` makes of `node`; None where PyTorch has to trace it."""
+        """The conversions of `node` under `mode`; None if PyTorch has to trace it."""
         values = [n.meta.get("val") for n in node.all_input_nodes]
         devices = {x.device.type for x in values if isinstance(x, torch.Tensor)}
         if node.op != "call_function" or devices.isdisjoint(mode):
@@ -87,7 +87,7 @@ class Conversions:
 
 
 def _may_convert(op: OpOverload, devices: set[str]) -> bool:
-    """Whether it does something else under autocast, or consists of operators that may."""
+    """Whether autocast changes the operator, or operators that it consists of."""
     if torch.Tag.inplace_view in op.tags:
         return False
     keys = ["CompositeImplicitAutograd", *(f"Autocast{d.upper()}" for d in devices)]
@@ -102,7 +102,7 @@ def _tried(node: fx.Node, values: Sequence[Any], mode: Mode) -> Found | None:
     try:
         with within(mode), torch.no_grad(), _Record(values) as wanted:
             _call(node, values)
-    except Exception:  # which PyTorch's own trace will raise
+    except Exception:  # PyTorch's own trace will raise it
         return None
     converted = [node.all_input_nodes[k] for k, _ in wanted.casts]
     if any(n in converted for n in changed(node)):
@@ -127,7 +127,7 @@ def _tried(node: fx.Node, values: Sequence[Any], mode: Mode) -> Found | None:
 def _lower_everywhere(
     node: fx.Node, values: Sequence[Any], mode: Mode, wanted: "_Record"
 ) -> Conversion | None:
-    """All floating-point operands converted, if what computes with them inside is then given the same types."""
+    """All floating-point operands converted, if the operators inside then receive the same types."""
     casts = tuple(
         (k, mode[x.device.type])
         for k, x in enumerate(values)
@@ -146,7 +146,7 @@ def _taken_apart(node: fx.Node, values: Sequence[Any], mode: Mode) -> fx.GraphMo
     if not all(
         isinstance(x, torch.Tensor) and all(type(n) is int for n in x.shape) for x in values
     ):
-        return None  # sizes would be no nodes
+        return None  # sizes would not be nodes
     with within(mode), torch.no_grad():
         made = make_fx(lambda *given: _call(node, given))(*values)
     known = ("placeholder", "call_function", "output")  # and no constants
@@ -174,7 +174,7 @@ class _Record(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # what autocast asks of a tensor
+        if func.namespace == "prim":  # queries of autocast
             return func(*args, **kwargs)
         is_cast = func is torch.ops.aten._to_copy.default and [*kwargs] == ["dtype"]
         if is_cast and len(self.casts) == len(self.calls):

@@ -1,4 +1,4 @@
-"""Parts of a model under autocast, or in another gradient mode, laid into the graph around them, with autocast's conversions as operators.
+"""Inlines regions of a model under autocast, or in another gradient mode, into the graph around them, with autocast's conversions as operators.
 
 torch.export makes a subgraph of each, without what is converted: that appears when PyTorch traces the graph again, which takes as long as
 the export.
@@ -126,7 +126,7 @@ class _Copy:
         return made
 
     def _apart(self, graph: fx.Graph, node: fx.Node, given: Sequence[fx.Node]) -> Any:
-        """`graph` in the place of `node`."""
+        """Inlines `graph` in place of `node`."""
         env = dict(zip(graph.find_nodes(op="placeholder"), given, strict=True))
         for inner in graph.nodes:
             if inner.op == "call_function":
@@ -149,7 +149,7 @@ def _is_region(node: fx.Node) -> bool:
 
 
 def _inside(region: fx.Node) -> tuple[fx.Graph, Sequence[Any]]:
-    """Its graph, and what is given to it."""
+    """The graph of a region, and its arguments."""
     k = _place(region)
     subgraph = region.args[k]
     assert isinstance(subgraph, fx.Node)
@@ -180,5 +180,5 @@ def _held(node: fx.Node) -> Any:
 
 
 def _first(node: fx.Node) -> Any:
-    """What `node` takes an element of."""
+    """The node of which `node` is an element."""
     return node.args[0] if node.target is operator.getitem else None

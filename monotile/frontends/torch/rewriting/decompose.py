@@ -27,9 +27,9 @@ from monotile.frontends.torch.rewriting.matrix_exponential import matrix_exponen
 from monotile.frontends.torch.rewriting.pseudoinverse import pseudoinverse
 from monotile.frontends.torch.rewriting.quantizing import decompositions_in
 from monotile.frontends.torch.rewriting.sharing import shared_as_run
-from monotile.frontends.torch.tracing.inference import mode_of
+from monotile.frontends.torch.tracing.effect_tokens import checks_have_no_tokens
+from monotile.frontends.torch.tracing.inference_mode import mode_of
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
-from monotile.frontends.torch.tracing.unordered import checks_are_unordered
 
 Table = dict[OperatorBase, Callable[..., Any]]
 
@@ -53,7 +53,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         table.update(decompositions_in(exported.graph_module))
         for op in [op for op in table if find(op) is not None]:
             del table[op]
-    with within({}):  # what the model is called in has been added by `contexts.py`
+    with within({}):  # `contexts.py` has added the conversions of the calling context
         return retraced(exported, table)
 
 
@@ -77,7 +77,7 @@ _FROZEN = (
 def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
     try:
         mode = mode_of(exported.state_dict.values())
-        with shapes_of_recurrent_layers(), checks_are_unordered(), mode:
+        with shapes_of_recurrent_layers(), checks_have_no_tokens(), mode:
             return exported.run_decompositions(table)
     except AssertionError as e:
         if "expected compiled_fn" not in str(e):

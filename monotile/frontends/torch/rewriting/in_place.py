@@ -1,4 +1,4 @@
-"""Updates in place, `relu(inplace=True)`, `x += y` or `mask[:4] = 1`, as operators that give new values.
+"""Replaces in-place updates, `relu(inplace=True)`, `x += y` or `mask[:4] = 1`, by operators that return new values.
 
 PyTorch makes a graph functional by tracing it again, which takes as long as the export. Most graphs need no more than this.
 """
@@ -47,7 +47,7 @@ def without_updates(exported: ExportedProgram) -> ExportedProgram:
 
 
 def _updates(graph: fx.Graph) -> "Updates | None":
-    """Those of `graph`; None where it cannot do without one."""
+    """The updates of `graph`; None if one cannot be replaced."""
     updates = {node: _functional(node) for node in graph.nodes if any(changed(node))}
     return None if None in updates.values() or not _are_seen_once(graph, updates) else updates
 
@@ -98,7 +98,7 @@ def _are_seen_once(graph: fx.Graph, updates: Updates) -> bool:
 
 
 def _base(node: fx.Node, updates: Updates) -> fx.Node:
-    """What `node` is, after updates, the value of."""
+    """The value of `node` after updates."""
     while node in updates:
         node = node.all_input_nodes[0]
     return node

@@ -33,7 +33,7 @@ class Layout:
 
     @property
     def open(self) -> bool:
-        """Whether a call decides it."""
+        """Whether it is dynamic."""
         return any(isinstance(n, torch.SymInt) for n in (*self.shape, *self.stride))
 
     def at(self, sizes: Mapping[Any, Any]) -> "Layout | None":
@@ -146,7 +146,7 @@ class Layouts:
         return self._known[key]
 
     def _said(self, node: fx.Node, op: OpOverload) -> _Known:
-        """What the tracer knows of it."""
+        """The layout that the tracer assumes."""
         if node in self._unsaid:
             raise _refusal(node, "may return its argument, depending on the sizes of a call")
         schema = op._schema  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""Tensors that torch.export has lifted twice.
+"""Merges tensors that torch.export has lifted twice.
 
 A tensor that a module holds as a buffer, and some other object of the model as well (a static cache of transformers, say), is two
 placeholders of the graph with one memory: a buffer that nobody reads, and a constant that the model updates. Here it is one again.

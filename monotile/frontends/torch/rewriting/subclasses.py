@@ -63,7 +63,7 @@ def unwrapped(exported: ExportedProgram) -> ExportedProgram:
 
 
 def advice(model: torch.nn.Module) -> str:
-    """What to do about a model that cannot be exported, if its parameters may be why; else ""."""
+    """Advice for a model that cannot be exported, if its parameters may be the reason; else ""."""
     state = (*model.named_parameters(), *model.named_buffers())
     kinds = {type(x).__name__: name for name, x in reversed(state) if is_wrapped(x)}
     if not kinds:

@@ -1,1 +1,1 @@
-"""Sizes that a call or its data decide: what a model asks of them, which there can be, and what a Program makes of them."""
+"""Symbolic sizes, of the call or data-dependent: guards on them, their ranges, specialisations for some of them, and their binding in a Program."""

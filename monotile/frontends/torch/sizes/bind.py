@@ -1,8 +1,8 @@
-"""The sizes of a Program become scalars of the call.
+"""Binds the symbolic sizes of a Program to scalars of the call.
 
-While a Program is built, an extent may be a `Size`, and so may a literal. Here extents become plain ints, the most that a size can be, and
-literals Loads of scalar inputs. Elements at positions that a size leaves out are undefined but finite; whatever would notice them is masked:
-reductions, Scatters, inputs (whose memory ends there), and indices, which are checked when the kernel runs.
+While a Program is built, an extent or a literal may be a `Size`. Here extents become plain ints, the upper bounds, and literals become Loads of scalar
+inputs. Elements beyond a size are undefined but finite. Operations that would use them are masked: reductions, Scatters, inputs (whose memory ends
+there), and indices, which are checked at run time.
 """
 
 import math
@@ -18,7 +18,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.builder import Names, identity
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import both
-from monotile.frontends.torch.sizes.data_sizes import by_data, computed
+from monotile.frontends.torch.sizes.data_sizes import computed, is_data_dependent
 from monotile.frontends.torch.sizes.positions import Positions
 from monotile.frontends.torch.sizes.ranges import NO_RANGES, Ranges
 from monotile.frontends.torch.sizes.size import Size, text_of
@@ -61,7 +61,7 @@ Body = Sequence[Statement]
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """program: with sizes as inputs, behind its own. scalars: these, with what each is: an expression of Python over the model's dimensions."""
+    """program: with sizes as further inputs, after its own. scalars: these inputs, each with a Python expression over the model's dimensions."""
 
     program: Program
     scalars: Mapping[str, str]
@@ -73,19 +73,19 @@ def bind(
     ranges: Ranges = NO_RANGES,
     sizes: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Bound:
-    """ranges: of the symbols of the call. sizes: the scalars of those that data decide. `program`, whose results and inputs are laid out as in memory: each of the size that it has in the call, row-major. Raises CaptureError for a
-    state whose size is not fixed."""
+    """`program` with bound sizes; its inputs and results are row-major in the sizes of the call. ranges: of the symbols of the call. sizes: the scalars of
+    data-dependent symbols. Raises CaptureError for a state whose size is dynamic."""
     return _Binder(names, ranges, sizes).program(program)
 
 
 def is_dense(shape: Sequence[int]) -> bool:
-    """Whether what a size leaves out lies behind all else: then memory of the exact size is a part of memory of the most."""
+    """Whether the elements beyond a size are all at the end: then memory of the exact size is a prefix of memory of the upper bound."""
     sized = [k for k, n in enumerate(shape) if isinstance(n, Size)]
     return not sized or all(n == 1 for n in shape[: sized[-1]])
 
 
 class _Binder:
-    """dead: by tensor and dimension, the value of all that a size leaves out there, where it is known."""
+    """dead: the known values of all elements beyond a size, by tensor and dimension."""
 
     def __init__(self, names: Names, ranges: Ranges, sizes: Mapping[str, Tensor]) -> None:
         self.names = names
@@ -118,7 +118,7 @@ class _Binder:
 
     def size(self, n: Size) -> Expr:
         """Its value in the call."""
-        if not by_data(n, self.sizes):
+        if not is_data_dependent(n, self.sizes):
             if n.low >= 0:
                 return self.scalar(n)
             own = Size(n.expr - n.low, 0, int(n) - n.low)
@@ -139,20 +139,20 @@ class _Binder:
         return Load(self.scalars[text], ())
 
     def number(self, text: str) -> Load:
-        """A float64 that is computed from sizes."""
+        """A float64 computed from sizes."""
         if text not in self.scalars:
             self.scalars[text] = SizeTensor(self.names.unique("number"), (), DType.F64)
         return Load(self.scalars[text], ())
 
     def inside(self, axes: Sequence[Axis]) -> list[Expr]:
-        """That `axes` are within their sizes."""
+        """Tests that `axes` are within their sizes."""
         return [
             Binary("lt", self.expr(a), self.size(a.extent))
             for a in axes
             if isinstance(a.extent, Size)
         ]
 
-    # What statements are made of.
+    # Parts of statements.
 
     def tensor(self, t: Tensor) -> Tensor:
         extents = tuple(map(int, t.shape))
@@ -237,7 +237,7 @@ class _Binder:
         return made
 
     def _harmless(self, c: Compute, a: Axis) -> bool:
-        """Whether the terms beyond the size of `a` change nothing."""
+        """Whether the terms beyond the size of `a` are neutral."""
         if not isinstance(a.extent, Size):
             return True
         return not self._gathers(c, a) and left_out(c.combiner, c.body, self._beyond(c.body, a))
@@ -274,7 +274,7 @@ class _Binder:
         return value_where(body, given)
 
     def _scatter(self, s: Scatter) -> Scatter:
-        """Points beyond a size write again what the last one within it writes; what is combined, nothing."""
+        """Points beyond a size repeat the write of the last point within it; with a combiner they write the neutral element."""
         sized = [(a, self.size(a.extent)) for a in s.axes if isinstance(a.extent, Size)]
         last = {
             a.name: binary("min", Axis(a.name, int(a.extent)), binary("sub", n, idx(1)))
@@ -283,12 +283,12 @@ class _Binder:
         base, value = self.tensor(s.base), substitute(self.expr(s.value), last)
         some = [Binary("lt", idx(0), n) for a, n in sized if not _least(a.extent)]
         index: list[Expr] = []
-        nowhere: list[Expr] = []  # written with what is there where there are no points at all
+        nowhere: list[Expr] = []  # written with the old value if there are no points at all
         for e, extent in zip(s.index, base.shape, strict=True):
             own = substitute(self.expr(e), last)
             moving = [a for a, _ in sized if a in axes_of(e)]
             if moving and s.combiner is not None:
-                # Nothing goes to each in turn, not all of it to one.
+                # Neutral elements are spread over all positions.
                 turn = binary("mod", Axis(moving[0].name, int(moving[0].extent)), idx(extent))
                 index.append(masked(self.inside(s.axes), own, turn))
             else:
@@ -308,7 +308,7 @@ class _Binder:
         if isinstance(n, Size) and s.predicate is None and s.count is None:
             count = self.size(n)
             if not isinstance(count, Load):
-                raise CaptureError(f"a loop of {n.expr} turns, which data decide")
+                raise CaptureError(f"a loop of {n.expr} iterations, which depends on data")
             s = msgspec.structs.replace(s, count=count.tensor)
         return msgspec.structs.replace(
             s, axis=self.axes([s.axis])[0], body=tuple(self.body(s.body)),
@@ -322,17 +322,17 @@ class _Binder:
             s, then=tuple(self.body(s.then)), otherwise=tuple(self.body(s.otherwise)), outs=outs
         )
 
-    # What the caller holds.
+    # Inputs and outputs.
 
     def _partial(self, t: Tensor) -> tuple[str, ...]:
-        """The sizes along what the caller gets of `t`. A size that may be 0 bounds nothing."""
+        """The sizes along the dimensions of the output `t`. A size that may be 0 gives no bound."""
         shape = t.shape if is_dense(t.shape) else (_flat_size(t),)
-        given = (n if not by_data(n, self.sizes) else None for n in shape)
+        given = (n if not is_data_dependent(n, self.sizes) else None for n in shape)
         sizes = (n if isinstance(n, Size) and n.low else None for n in given)
         return tuple(self.scalar(n).tensor.name if n else "" for n in sizes)
 
     def _input(self, t: Tensor, body: list[Statement]) -> Tensor:
-        """How `t` is given; what it holds, and zeros beyond it, is a tensor of its own."""
+        """The input as it is in memory. `t` becomes a copy of it with zeros beyond the size."""
         given = self.tensor(t) if is_dense(t.shape) else Tensor(t.name, (_most(t),), t.dtype)
         axes = [Axis(f"i{k}", n) for k, n in enumerate(t.shape)]
         index: Sequence[Expr] = axes
@@ -348,7 +348,7 @@ class _Binder:
         return given
 
     def _output(self, t: Tensor, body: list[Statement]) -> Tensor:
-        """`t` as the caller gets it: where a size leaves out positions in the middle, laid out anew."""
+        """`t` as the caller receives it: compacted if elements beyond a size are in the middle."""
         if is_dense(t.shape):
             return self.tensor(t)
         flat = Tensor(self.names.unique(f"{t.name}_packed"), (_most(t),), t.dtype)
@@ -372,7 +372,7 @@ def _word(n: Size) -> str:
 
 
 def _flat_size(t: Tensor) -> int:
-    """Elements that `t` has in the call."""
+    """The number of elements that `t` has in the call."""
     return math.prod(t.shape)
 
 
@@ -388,7 +388,7 @@ def _depends(index: Expr) -> bool:
 
 
 def masked(tests: Sequence[Expr], value: Expr, otherwise: Expr) -> Expr:
-    """`value` where all tests hold. Of a product both factors: it stays one."""
+    """`value` where all tests hold, else `otherwise`. In a product both factors are masked, so that it stays a product."""
     if not tests:
         return value
     test = both(*tests)

@@ -1,4 +1,4 @@
-"""Sizes that data decide, as expressions of the Program: what PyTorch computes from the symbols that stand for them."""
+"""Data-dependent sizes as expressions of the Program, converted from PyTorch's expressions over their symbols."""
 
 import functools
 from collections.abc import Callable, Collection
@@ -11,8 +11,8 @@ from monotile.frontends.torch.sizes.size import Size
 from monotile.ir.expr import Expr, Select, binary, idx
 
 
-def by_data(n: int, sizes: Collection[str]) -> bool:
-    """Whether data decide it. sizes: the symbols of which that is true."""
+def is_data_dependent(n: int, sizes: Collection[str]) -> bool:
+    """Whether a size is data-dependent. sizes: the data-dependent symbols."""
     return isinstance(n, Size) and any(str(x) in sizes for x in n.expr.free_symbols)
 
 
@@ -23,7 +23,7 @@ _COMPARISONS = {"Equality": "eq", "Unequality": "ne", "StrictLessThan": "lt", "L
 
 
 def computed(e: Any, symbol: Callable[[str], Expr]) -> Expr:
-    """An expression over symbols as one of the Program."""
+    """An expression over symbols as an expression of the Program."""
     if e.is_Symbol:
         return symbol(str(e))
     if isinstance(e, sympy.Integer):
@@ -37,7 +37,7 @@ def computed(e: Any, symbol: Callable[[str], Expr]) -> Expr:
 
 
 def _either(e: sympy.Piecewise, symbol: Callable[[str], Expr]) -> Expr:
-    """The value of the first case that holds, of which the last always does."""
+    """The value of the first case whose condition holds; that of the last always holds."""
     *cases, (last, _) = (tuple(x.args) for x in e.args)
     found = computed(last, symbol)
     for value, test in reversed(cases):

@@ -1,4 +1,4 @@
-"""Example arguments: which of their dimensions are open, and the same with other sizes."""
+"""Example arguments: their dynamic dimensions, and copies with other sizes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from torch.utils import _pytree as pytree
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def open_dims(
+def dynamic_dims(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> list[tuple[torch.Tensor, int, Any]] | None:
-    """Each tensor with a dimension that `shapes`, as `torch.export` takes it, leaves open, and that Dim; None where this is not known."""
+    """Each tensor with a dynamic dimension of `shapes`, as `torch.export` takes it, and that Dim; None if unknown."""
     found: list[tuple[torch.Tensor, int, Any]] = []
 
     def look(_: Any, x: Any, spec: Any = None) -> None:
@@ -26,23 +26,23 @@ def open_dims(
         of = given if isinstance(shapes, dict) else type(shapes)(given.values())
         of_torch._tree_map_with_path(look, of, shapes)  # pyright: ignore[reportPrivateUsage]
     except (TypeError, ValueError, AttributeError, AssertionError):
-        return None  # and torch.export says what does not fit
+        return None  # torch.export reports what does not match
     return found
 
 
 def with_size(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """`x` cut, or with its rows again from the first."""
+    """`x` with its rows truncated, or repeated from the first."""
     if size <= x.shape[dim]:
         return x.narrow(dim, 0, size).clone()
     return x.index_select(dim, torch.arange(size, device=x.device) % x.shape[dim])
 
 
-def of_two(
+def with_sizes_of_two(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> Call | None:
-    """The example with rows repeated where there is one of an open dimension, as often in a batch: what a model asks of it may make PyTorch take it for 1
-    in every call. None where there is no such, or what is open is not known."""
-    dims = open_dims(model, args, kwargs, shapes) or []
+    """The example with rows repeated where a dynamic dimension has size 1, as a batch often has: PyTorch may fix a size of 1. None if there is no such
+    dimension, or if the dynamic dimensions are unknown."""
+    dims = dynamic_dims(model, args, kwargs, shapes) or []
     ones = {dim.__name__ for x, d, dim in dims if type(dim) is Dim and x.shape[d] == 1 < dim.max}
     made: dict[int, torch.Tensor] = {}
     for x, d, dim in dims:

@@ -1,4 +1,4 @@
-"""Tensors of positions: each element follows from its place and from sizes, as in `arange` and what is counted on from it.
+"""Tensors of positions: each element is a function of its index and of sizes, as in `arange` and what is computed from it.
 
 What a size leaves out of a tensor may be anything in memory, and no index. Where an index is a position, it is computed instead, and known to be in range.
 """
@@ -9,11 +9,11 @@ from monotile.ir.intervals import NOTHING_KNOWN, Interval, Ranges
 from monotile.ir.program import Compute
 from monotile.transform.simplify.simplify import simplify_expr
 
-MOST = 16.0  # operations that are done again for each index
+MOST = 16.0  # operations that are repeated for each index
 
 
 class Positions:
-    """Of a Program's statements so far. What an element is, is found where an index asks for it."""
+    """The positions among a Program's statements so far. An element is computed when an index reads it."""
 
     def __init__(self) -> None:
         self._made: dict[str, Compute] = {}
@@ -24,12 +24,12 @@ class Positions:
             self._made[c.out.name] = c
 
     def index(self, e: Expr, extent: int) -> Expr | None:
-        """The same as `e`, computed, if that is a position that is an index of `extent` in every call."""
+        """An expression for `e` without Loads, if `e` is a position within `extent` in every call."""
         found = self._computed(e)
         return found if found is not None and _in_range(found, extent) else None
 
     def _computed(self, e: Expr) -> Expr | None:
-        """`e` without Loads but of sizes, if that is what it is."""
+        """`e` without Loads except of sizes; None if that is impossible."""
 
         def put(x: Load) -> Expr:
             element = None if isinstance(x.tensor, SizeTensor) else self._element(x.tensor.name)
@@ -45,7 +45,7 @@ class Positions:
         return found if cost(found) <= MOST else None
 
     def _element(self, name: str) -> Expr | None:
-        """Of the tensor, in terms of its axes."""
+        """The element of the tensor in terms of its axes."""
         if name not in self._known and name in self._made:
             self._known[name] = self._computed(self._made[name].body)
         return self._known.get(name)

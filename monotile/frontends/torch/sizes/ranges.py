@@ -1,4 +1,4 @@
-"""The sizes that calls may have: what `torch.export` says of them, what a graph asserts, and the classes that get kernels of their own."""
+"""The ranges of symbolic sizes, from `torch.export` and the assertions of a graph, and the size classes that get kernels of their own."""
 
 import itertools
 import math
@@ -15,29 +15,28 @@ from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.sizes.asked import kept
+from monotile.frontends.torch.sizes.guards import guards_of
 
-FIXED = "monotile.fixed"  # of a graph: the `Ranges.fixed` that it was exported for
-_FEW = 1 << 14  # calls of different sizes that are all looked at
+FIXED = "monotile.fixed"  # metadata of a graph: the `Ranges.fixed` that it was exported for
+_MAX_ENUMERATED = 1 << 14  # of combinations of sizes that are enumerated
 
 
 class Ranges(msgspec.Struct, frozen=True):
-    """Of a model's symbols: name, least, most. conditions: what else holds of them in a call, as expressions of Python. fixed: further
-    symbols, by their places among those of the model for all sizes, and what they are."""
+    """The ranges of a model's symbols: name, lower bound, upper bound. conditions: guards, as Python expressions. fixed: symbols with a fixed value, by
+    their positions among the symbols of the model for all sizes."""
 
     of: tuple[tuple[str, int, int], ...] = ()
     conditions: tuple[str, ...] = ()
     fixed: tuple[tuple[int, int], ...] = ()
 
     def limited(self, most: Mapping[str, int]) -> "Ranges":
-        """With these most."""
+        """The ranges with these upper bounds."""
         ends = tuple((n, low, min(high, most.get(n, high))) for n, low, high in self.of)
         left = tuple(t for t in self.conditions if not _always(t, ends))
         return Ranges(ends, left, self.fixed)
 
     def values(self, text: str) -> tuple[Any, ...]:
-        """Of an expression of Python: in every call that there can be; none where these are many, or it is not of these symbols
-        alone."""
+        """The values of a Python expression for all possible sizes; empty if these are too many, or if the expression has other symbols."""
         return _values(text, self.of, self.conditions)
 
 
@@ -51,7 +50,7 @@ def _values(
     text: str, ends: tuple[tuple[str, int, int], ...], conditions: tuple[str, ...]
 ) -> tuple[Any, ...]:
     own = [x for x in ends if _names(x[0], text)]
-    if math.prod(high - low + 1 for _, low, high in own) > _FEW:
+    if math.prod(high - low + 1 for _, low, high in own) > _MAX_ENUMERATED:
         return ()
     others = [n for n, _, _ in ends if not _names(n, text)]
     tests = [t for t in conditions if not any(_names(n, t) for n in others)]
@@ -60,7 +59,7 @@ def _values(
     calls = itertools.product(*(range(low, high + 1) for _, low, high in own))
     try:
         return tuple(of(*at) for at in calls if holds(*at))
-    except (ZeroDivisionError, NameError):  # of what data decide nothing is known
+    except (ZeroDivisionError, NameError):  # data-dependent sizes are unknown
         return ()
 
 
@@ -69,7 +68,7 @@ _FUNCTION = re.compile(r"torch\._sym_(sqrt|cos|sin|exp|log2|tan|tanh|atan)\(")
 
 
 def text_of(expr: Any) -> str:
-    """As an expression of Python over the symbols' names."""
+    """A Python expression over the symbols' names."""
     text = PythonPrinter().doprint(expr).replace("torch.sym_float(", "float(")
     return _FUNCTION.sub(r"math.\1(", text)
 
@@ -82,10 +81,10 @@ NO_RANGES = Ranges()
 
 
 def ranges_of(exported: ExportedProgram) -> Ranges:
-    """Of the symbols in the shapes, and the numbers, that `exported` is called with, with what its graph asserts of them. A dimension is at
-    least 1, also of a Dim without `min`: PyTorch traces a model as if no size were 0. Raises CaptureError for one without a most."""
+    """The ranges of the symbols in the arguments of `exported`, with the assertions of its graph. A dimension is at least 1, also for a Dim without `min`:
+    PyTorch traces a model as if no size were 0. Raises CaptureError for a symbol without an upper bound."""
     found: dict[str, tuple[int, int]] = {}
-    wide: set[str] = set()  # that are dimensions
+    wide: set[str] = set()  # symbols of dimensions
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
@@ -104,7 +103,7 @@ def ranges_of(exported: ExportedProgram) -> Ranges:
 
 
 def _least(symbol: Any, expr: Any, exported: ExportedProgram) -> int:
-    """What a symbol is at least, by what was said of the size that is computed from it: of the symbol alone PyTorch says 2 where it may be 1."""
+    """The lower bound of a symbol, from the range of the size that contains it: for the symbol itself PyTorch says 2 where it may be 1."""
     said: Any = exported.range_constraints.get(expr)
     slope = expr.coeff(symbol)
     rest = sympy.expand(expr - slope * symbol)
@@ -116,23 +115,23 @@ def _least(symbol: Any, expr: Any, exported: ExportedProgram) -> int:
 
 
 def _conditions(exported: ExportedProgram, names: Collection[str]) -> tuple[str, ...]:
-    """What the graph asserts of these symbols alone, and what the model asked; not that a size is not 1 because an operator asked."""
-    values = [_asserted(node) for node in exported.graph.nodes]
+    """The graph's assertions on these symbols, and the model's guards; without assertions that a size is not 1 made for an operator."""
+    values = [_assertion(node) for node in exported.graph.nodes]
     own = [x.node.expr for x in values if isinstance(x, torch.SymBool)]
     own = [x for x in own if not (isinstance(x, sympy.Ne) and 1 in x.args)]
-    every = [x for x in (*own, *kept(exported)) if x.free_symbols]
+    every = [x for x in (*own, *guards_of(exported)) if x.free_symbols]
     known = [x for x in every if all(str(s) in names for s in x.free_symbols)]
     return tuple(dict.fromkeys(map(text_of, known)))
 
 
-def _asserted(node: torch.fx.Node) -> Any:
+def _assertion(node: torch.fx.Node) -> Any:
     if node.op != "call_function" or node.target is not torch.ops.aten._assert_scalar.default:
         return None
     value = node.args[0]
     return value.meta.get("val") if isinstance(value, torch.fx.Node) else value
 
 
-UNBOUNDED = 1 << 31  # of a dimension: what PyTorch calls unbounded is more
+UNBOUNDED = 1 << 31  # larger upper bounds count as unbounded
 
 
 def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
@@ -144,12 +143,12 @@ def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
     return max(int(known.lower), 0), int(known.upper)
 
 
-CLASSES = 6  # of sizes, at most
-SHORT = 32  # a size up to which one class does, where the most is so much that halves do not come down to it
+MAX_CLASSES = 6  # of sizes
+SHORT = 32  # one class covers all sizes up to this, if halving the upper bound does not reach it
 
 
-def size_classes(ranges: Ranges, most: int = CLASSES) -> list[dict[str, int]]:
-    """What symbols are at most in each class of sizes that gets a kernel of its own, ascending; the last is for all. most: of classes.
+def size_classes(ranges: Ranges, most: int = MAX_CLASSES) -> list[dict[str, int]]:
+    """The upper bounds of the symbols in each size class, ascending; the last class has all sizes. most: the number of classes.
 
     A kernel that is cut for many rows takes longer for few: its tiles are large, and its stages have fewer tasks than there are workers.
     """
@@ -159,14 +158,13 @@ def size_classes(ranges: Ranges, most: int = CLASSES) -> list[dict[str, int]]:
     return [dict(zip(names, x, strict=True)) for x in itertools.product(*ways)]
 
 
-def classes_of(ranges: Ranges, several: bool, courses: int = 1) -> Sequence[Mapping[str, int]]:
-    """Of the sizes that a model is for, if there are to be several. courses: how often it is exported: where a size of 1 is apart, it makes up for a
-    class."""
-    return size_classes(ranges, CLASSES - (courses > 1)) if several else [{}]
+def classes_of(ranges: Ranges, several: bool, paths: int = 1) -> Sequence[Mapping[str, int]]:
+    """The size classes of a model, if several are wanted. paths: the number of its exports; a specialisation for a size of 1 replaces one class."""
+    return size_classes(ranges, MAX_CLASSES - (paths > 1)) if several else [{}]
 
 
 def _steps(low: int, high: int, count: int) -> list[int]:
-    """Up to so many numbers from `low` to `high`, each about the same part of the next: half of it where that comes down to few."""
+    """Up to `count` numbers from `low` to `high`, in about constant ratio: a half if that needs few numbers."""
     least = max(low, min(high >> (count - 1), SHORT), 1)
     ratio = max(2.0, (high / least) ** (1 / max(count - 1, 1)))
     found = {max(low, round(high / ratio**k)) for k in range(count)}

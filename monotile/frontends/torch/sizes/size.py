@@ -1,4 +1,4 @@
-"""Sizes that a call decides: PyTorch's symbolic integers as bounds that remember what they bound.
+"""Symbolic sizes: PyTorch's symbolic integers as ints, the upper bound, that remember their expression.
 
 A `Size` is an int, the most that the size can be, so that a shape with sizes is a shape; what is computed from it stays symbolic. Where a
 decision needs more than its bounds, `Unsupported` says so.
@@ -22,8 +22,8 @@ Real = int | float
 
 
 class Size(Symbolic):
-    """expr: over the symbols of the model's dimensions, expanded. low, high: what it lies between, both included; the int is `high`. calls: what
-    sizes there can be together."""
+    """A symbolic size. expr: over the symbols of the model's dimensions, expanded. low, high: its range, both included; the int is `high`. calls: the
+    possible combinations of sizes."""
 
     expr: sympy.Expr
     low: int
@@ -42,7 +42,7 @@ class Size(Symbolic):
         return f"{self.expr} <= {int(self)}"
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same in every call: a size is never known to equal a number."""
+        """Whether both are equal in every call; a size never equals a number."""
         return isinstance(other, Size) and self.expr == other.expr
 
     def __ne__(self, other: object) -> bool:
@@ -139,12 +139,12 @@ class Size(Symbolic):
 
 
 def bounds(x: Real) -> tuple[Any, Any]:
-    """What it lies between, both included."""
+    """The lower and the upper bound, both included."""
     return (x.low, x.high) if isinstance(x, Size) else (x, x)
 
 
 def expr_of(x: Real) -> Any:
-    """As an expression over symbols."""
+    """The expression over symbols."""
     if isinstance(x, Size):
         return x.expr
     if not math.isfinite(x) or x != int(x):
@@ -153,12 +153,12 @@ def expr_of(x: Real) -> Any:
 
 
 def text_of(x: Real) -> str:
-    """As an expression of Python over the symbols' names."""
+    """A Python expression over the symbols' names."""
     return printed(x.expr) if isinstance(x, Size) else repr(x)
 
 
 def _made(expr: Any, low: float, high: float, calls: Ranges) -> int:
-    """low, high: what it lies between if nothing is known of `calls`. Of what is no polynomial all calls are looked at."""
+    """A size `expr`. low, high: its range if `calls` gives no better one. For expressions that are no polynomials all calls are enumerated."""
     expr = sympy.expand(expr)
     if expr.is_Integer:
         return int(expr)
@@ -172,7 +172,7 @@ def _made(expr: Any, low: float, high: float, calls: Ranges) -> int:
 
 
 def _sum(expr: Any, calls: Ranges) -> tuple[int, int] | None:
-    """What a sum of multiples of sizes lies between: each counts once, however it came about."""
+    """The range of a sum of multiples of sizes; each size counts once."""
     ends = {n: (low, high) for n, low, high in calls.of} | {"1": (1, 1)}
     least = most = 0
     for size, k in expr.as_coefficients_dict().items():
@@ -204,12 +204,12 @@ def _whole(a: Any, b: Any) -> Any:
 
 
 def least(a: int, b: int) -> int:
-    """The smaller one, whichever that is in a call."""
+    """The minimum, also if a call decides which one it is."""
     return _end(a, b, Min)
 
 
 def most(a: int, b: int) -> int:
-    """The larger one."""
+    """The maximum."""
     return _end(a, b, Max)
 
 
@@ -224,7 +224,7 @@ def _end(a: int, b: int, of: Any) -> int:
 
 
 class Number(SymbolicNumber):
-    """A number that a call's sizes decide. It is a literal; what is computed from it in a lowering is not known."""
+    """A number that depends on sizes. It is a literal of the Program; a lowering cannot compute with it."""
 
     def __new__(cls, text: str) -> "Number":
         made = super().__new__(cls, math.nan)
@@ -254,7 +254,7 @@ def _quotient(a: Real, b: Real) -> float:
 
 
 class Shapes:
-    """What PyTorch's shapes are: ints, and Sizes within `ranges`. A symbol of one value is that number."""
+    """Converts PyTorch's shapes to ints and Sizes within `ranges`. A symbol with one value becomes that number."""
 
     def __init__(self, ranges: Ranges = NO_RANGES) -> None:
         of, self._calls = ranges.of, ranges
@@ -262,22 +262,22 @@ class Shapes:
         self._fixed: dict[str, Any] = {n: low for n, low, high in of if low == high}
 
     def admit(self, n: int | torch.SymInt, most: int) -> None:
-        """The symbols of a size that data decide, from here on; `most`: what it is at most."""
+        """Registers the symbols of a data-dependent size, with the upper bound `most`."""
         if isinstance(n, torch.SymInt):
             for symbol in n.node.expr.free_symbols:
                 self._ranges.setdefault(str(symbol), ValueRanges(0, most))
 
     def is_new(self, n: int | torch.SymInt) -> bool:
-        """Whether nothing is known of a symbol of the size."""
+        """Whether a symbol of the size is not registered."""
         named = map(str, n.node.expr.free_symbols if isinstance(n, torch.SymInt) else ())
         return any(x not in self._ranges and x not in self._fixed for x in named)
 
     def equate(self, n: torch.SymInt, expr: Any) -> None:
-        """From here on, the size, which is a symbol alone, is `expr` of others."""
+        """Registers that the size, a single symbol, equals `expr` of other symbols."""
         self._fixed[str(n.node.expr)] = expr
 
     def number(self, x: torch.SymInt | torch.SymFloat) -> float:
-        """A Size, or a Number. Raises Unsupported for what has no expression of Python."""
+        """A Size, or a Number. Raises Unsupported if there is no Python expression for it."""
         if isinstance(x, torch.SymInt):
             return self._found(x, -math.inf)
         known = self._ranges.keys() | self._fixed.keys()
@@ -290,11 +290,11 @@ class Shapes:
         return Number(text)
 
     def size(self, n: int | torch.SymInt) -> int:
-        """Raises CaptureError for a size that depends on data."""
+        """The size as an int or a Size. Raises CaptureError for an unregistered data-dependent size."""
         return self._found(n, 0) if isinstance(n, torch.SymInt) else n
 
     def _found(self, n: torch.SymInt, least: float) -> int:
-        """least: what it is at least, whatever PyTorch knows of it."""
+        """least: its lower bound, whatever PyTorch knows."""
         expr = self._plain(n.node.expr)
         if expr.is_Integer:
             return int(expr)

@@ -1,1 +1,1 @@
-"""What PyTorch's tracer is told, or does otherwise, while a model is traced, and what is put back afterwards."""
+"""Changes to PyTorch's tracer and functions while a model is traced, and restoring the model afterwards."""

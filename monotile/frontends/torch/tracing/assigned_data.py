@@ -1,4 +1,4 @@
-"""`p.data`, while a model is traced: PyTorch loses what a model reads and assigns there.
+"""`p.data` while a model is traced: PyTorch's tracer loses reads of it and assignments to it.
 
 Reading it is a `detach`. A parameter or buffer whose `data` is assigned holds the new values in its own memory, so that each call updates it as
 any other state.
@@ -14,14 +14,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.tracing.calls import Instead
+from monotile.frontends.torch.tracing.overrides import Override
 
 _Data: Any = torch.Tensor.data
 _GET, _SET = _Data.__get__, _Data.__set__
 
 
-def assigned_data(model: nn.Module) -> Mapping[str, Instead]:
-    """For `Calls`: `model` may read and assign it."""
+def assigned_data(model: nn.Module) -> Mapping[str, Override]:
+    """For `FunctionOverrides`: `model` may read and assign `data`."""
 
     def read_or_assigned(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if func not in (_GET, _SET) or not isinstance(args[0], FakeTensor) or not _is_traced():

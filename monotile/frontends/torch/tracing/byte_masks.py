@@ -12,7 +12,7 @@ def _where(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any
     return func(*args, **{n: _mask(x) if n == "condition" else x for n, x in named.items()})
 
 
-BYTE_MASKS = {"where": _where}  # for `Calls`: such a mask is one of bools
+BYTE_MASKS = {"where": _where}  # for `FunctionOverrides`: such a mask is one of bools
 
 
 def _mask(x: Any) -> Any:

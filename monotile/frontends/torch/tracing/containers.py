@@ -37,7 +37,7 @@ def distinct_tensors(
 def registered_dataclasses(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Generator[None, None, None]:
-    """Registers the dataclasses of a call of `model` as pytree containers, those of its results once it is called.
+    """Registers the dataclasses in the arguments of a call of `model` as pytree containers, and those in its results once it has run.
 
     PyTorch's registry is global to the process; a class stays registered.
     """
@@ -55,7 +55,7 @@ def registered_dataclasses(
 
 
 def _name_children() -> None:
-    """Gives the children of containers whose classes say nothing of keys their numbers: PyTorch's exporter asks for names."""
+    """Numbers the children of containers without keys: PyTorch's exporter needs names."""
 
     def by_number(flatten: Any) -> Any:
         def named(x: Any) -> tuple[list[tuple[pytree.SequenceKey[Any], Any]], Any]:

@@ -1,4 +1,4 @@
-"""Models that differentiate: `torch.func` and `torch.autograd` in a forward, as physics-informed and energy-based networks and inner loops of
+"""Exports models that differentiate: `torch.func` and `torch.autograd` in a forward, as in physics-informed and energy-based networks and inner loops of
 learning have them.
 
 torch.export records operators before autograd sees them, and so none of those that a derivative is computed by. A model that differentiates
@@ -23,29 +23,29 @@ from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.origin import is_users
 
-# Where PyTorch begins to differentiate.
+# The functions by which PyTorch begins to differentiate.
 _BEGINNINGS = (
     (torch.autograd, "_engine_run_backward"),
     (eager_transforms, "_grad_increment_nesting"),
     (eager_transforms, "_jvp_increment_nesting"),
     (forward_ad, "enter_dual_level"),
 )
-# In the message where a derivative reaches a parameter that no result depends on by it.
+# In PyTorch's message for a derivative by a parameter on which no result depends.
 _OF_PARAMETERS = "Cannot backprop through mirrored meta"
 
 
 class Exporter:
-    """`torch.export.export` of one model, also where it differentiates. found: whether it was seen to."""
+    """`torch.export.export` of one model that may differentiate. found: whether it was found to do so."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
         self.found = False
 
     def __call__(self, *given: Any, **options: Any) -> ExportedProgram:
-        """given, options: what `torch.export.export` takes behind the model."""
+        """given, options: the arguments of `torch.export.export` after the model."""
         if not self.found:
             try:
-                with self._heard(), self._ended():
+                with self._found(), self._ended():
                     exported = torch.export.export(self.model, *given, **options)
             except Exception:
                 if not self.found:
@@ -71,14 +71,13 @@ class Exporter:
 
     @contextmanager
     def _ended(self) -> Generator[None]:
-        """What is differentiated within is no longer so behind it: a graph of Dynamo, which calls PyTorch's inner functions, would leave it
-        where it fails."""
+        """Ends all derivatives that are begun within: a Dynamo graph, which calls PyTorch's internal functions, would leave them open if it fails."""
         depth = functorch.get_dynamic_layer_stack_depth()
         allowed = functorch.get_inplace_requires_grad_allowed()
         try:
             yield
         except BaseException:
-            with suppress(RuntimeError):  # where there is none
+            with suppress(RuntimeError):  # there may be none
                 torch._C._exit_dual_level(level=0)  # pyright: ignore[reportPrivateUsage]
             raise
         finally:
@@ -88,14 +87,14 @@ class Exporter:
             functorch.set_inplace_requires_grad_allowed(allowed)
 
     @contextmanager
-    def _heard(self) -> Generator[None]:
+    def _found(self) -> Generator[None]:
         with ExitStack() as stack:
             for owner, name in _BEGINNINGS:
-                hearing = self._hearing(getattr(owner, name))
+                hearing = self._finding(getattr(owner, name))
                 stack.enter_context(patch.object(owner, name, hearing))
             yield
 
-    def _hearing(self, plain: Any) -> Any:
+    def _finding(self, plain: Any) -> Any:
         def hearing(*args: Any, **named: Any) -> Any:
             self.found = self.found or _is_asked()
             return plain(*args, **named)
@@ -104,12 +103,12 @@ class Exporter:
 
 
 def _detached(found: Any) -> Any:
-    """A model's results, of which PyTorch would trace the derivatives too."""
+    """A model's results without gradients: PyTorch would trace their derivatives too."""
     return pytree.tree_map_only(torch.Tensor, lambda x: x.detach() if x.requires_grad else x, found)
 
 
 def _is_asked() -> bool:
-    """Whether the model differentiates: PyTorch itself does with the body of a `scan` or `map`."""
+    """Whether the model differentiates, and not PyTorch itself, which does so with the body of a `scan` or `map`."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back and not is_users(frame.f_code.co_filename):
         if frame.f_globals.get("__name__", "").startswith("torch._higher_order_ops"):
@@ -120,7 +119,7 @@ def _is_asked() -> bool:
 
 @contextmanager
 def _frozen(model: torch.nn.Module) -> Generator[None]:
-    """Within, no parameter asks for a derivative: `backward()` would add it to `grad`, which the kernel leaves as it is."""
+    """Within, no parameter requires a gradient: `backward()` would add it to `grad`, which the kernel does not update."""
     asking = [p for p in model.parameters() if p.requires_grad]
     for p in asking:
         p.requires_grad_(False)

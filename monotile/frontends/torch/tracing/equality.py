@@ -1,4 +1,4 @@
-"""`torch.equal` while a model is traced: a tensor, not a bool of Python's, of which no trace knows the elements."""
+"""`torch.equal` while a model is traced: its result is a tensor instead of a Python bool, because it depends on data."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 @contextmanager
 def equality_is_traced() -> Generator[None]:
-    """Within, traced tensors of one shape may be equal or not, as the data say."""
+    """Within, whether traced tensors of one shape are equal depends on their data."""
 
     def traced(plain: Callable[..., Any]) -> Callable[..., Any]:
         def equal(x: torch.Tensor, other: torch.Tensor) -> Any:

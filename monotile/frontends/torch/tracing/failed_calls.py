@@ -1,4 +1,4 @@
-"""Calls of modules that fail while a model is traced, and that it goes on without: `try: layer(x, lengths=n)`, `except TypeError: layer(x)`.
+"""Calls of modules that raise an exception which the traced model catches: `try: layer(x, lengths=n)`, `except TypeError: layer(x)`.
 
 PyTorch's tracer keeps a stack of the modules that are being called, which it leaves as it is when a call raises, and does not find right
 when the next one returns.
@@ -14,7 +14,7 @@ from torch.fx import Tracer
 
 @contextmanager
 def calls_may_fail() -> Generator[None, None, None]:
-    """Within, the stack of a tracer is after a call that raises what it was before."""
+    """Within, a call that raises restores the tracer's stack."""
     plain: Callable[..., Any] = Tracer.call_module
 
     def call(self: Tracer, *args: Any, **kwargs: Any) -> Any:

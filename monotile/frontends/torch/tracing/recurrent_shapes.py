@@ -1,4 +1,4 @@
-"""The shapes of what nn.LSTM, nn.GRU and nn.RNN give, while a model is traced.
+"""The shapes of the results of nn.LSTM, nn.GRU and nn.RNN, while a model is traced.
 
 PyTorch's tracer finds them by running every step of every layer on tensors without data: 100 steps of ten layers take 9 s. One step says as
 much. And the decomposition by which PyTorch 2.11 and earlier versions do it squeezes the batch of an LSTM's final states instead of the axis
@@ -21,7 +21,7 @@ Layer = Callable[..., tuple[torch.Tensor, Any]]  # of the input, the first state
 
 @contextmanager
 def shapes_of_recurrent_layers() -> Generator[None, None, None]:
-    """Within, a traced layer runs one step, and the final states have the shape of its initial ones."""
+    """Within, a traced layer runs one step, and its final states have the shapes of its initial ones."""
     with ExitStack() as stack:
         for name in ("one_layer_lstm", "one_layer_rnn"):
             layer: Layer = getattr(decompositions, name)

@@ -1,4 +1,4 @@
-"""The stack trace of each node of a graph, while a model is traced, at a fraction of the price.
+"""Faster stack traces for the nodes of a graph, while a model is traced.
 
 PyTorch writes a hundred frames for every operator, a fifth of an export's time, and most of them are those of the operator before.
 """
@@ -16,7 +16,7 @@ from torch.utils import _traceback
 
 @contextmanager
 def frames_written_once() -> Generator[None]:
-    """Within, a frame that several have is read, and written, once."""
+    """Within, a frame that several stack traces share is read and formatted once."""
     frame = functools.cache(traceback.FrameSummary)
     texts: dict[int, str] = {}  # by the frame, which `frame` keeps
 

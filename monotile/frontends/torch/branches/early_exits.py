@@ -1,0 +1,174 @@
+"""Removes early exits (return, break, continue) from the branches of a Python `if`.
+
+If one branch ends with a return (or a continue, in a loop's body), the statements after the `if` move into the other branch. In a loop that a return
+or break may leave, each iteration (of a `while`, its test) first checks a flag:
+
+    for layer in layers:                  done = False
+        x = layer(x)                      for layer in layers:
+        if x.amax() > 1:                      if not done:
+            return x                              x = layer(x)
+    return -x                                     if x.amax() > 1:
+                                                      result, done, returned = x, True, True
+                                          if returned:
+                                              return result
+                                          return -x
+"""
+
+import ast
+import copy
+from collections.abc import Callable, Mapping
+
+from monotile.frontends.torch.branches.statements import FLAG, OWN, Body, like, lines_of
+
+RESULT = f"{OWN}result"  # the result of a function whose returns were removed
+
+# The replacements of exit statements, by type.
+Instead = Mapping[type[ast.stmt], Callable[[ast.stmt], Body]]
+
+
+def without_exits(made: ast.FunctionDef, lines: frozenset[int]) -> None:
+    """Changes `made` in place, where an `if` at `lines` has a return, or a break or return of a loop directly in the function."""
+    made.body = [new for k, s in enumerate(made.body) for new in _loop(s, k, lines)]
+    moved = fold(made.body, {ast.Return: lambda s: [_result(s)]}, lines, nothing=_result)
+    if moved:
+        made.body = [*moved, ast.Return(ast.Name(RESULT, ast.Load()))]
+
+
+def without_continue(body: Body, lines: frozenset[int]) -> Body:
+    """The body of a loop without the continues in an `if` at `lines`."""
+    return fold(body, {ast.Continue: lambda _: []}, lines) or body
+
+
+def _loop(s: ast.stmt, k: int, lines: frozenset[int]) -> Body:
+    inside = (
+        [x for x in s.body if isinstance(x, ast.If)] if isinstance(s, (ast.For, ast.While)) else []
+    )
+    leaving = (ast.Return, ast.Break)
+    tests = [x.test for x in inside if _is_wanted(x, lines) and _holds(x, leaving)]
+    if not isinstance(s, (ast.For, ast.While)) or not tests:
+        return [s]
+    done, returned = f"{FLAG}done{k}", f"{FLAG}returned{k}"
+
+    def left(x: ast.stmt) -> Body:
+        by = isinstance(x, ast.Return)
+        names = [done, returned] if by else [done]
+        flags = [like(_assign(n, ast.Constant(True)), x) for n in names]
+        return [_result(x), *flags] if by else flags
+
+    line = min(n for x in inside for t in _tests(x) for n in lines_of(t, lines))
+    instead: Instead = {ast.Return: left, ast.Break: left, ast.Continue: lambda _: []}
+    before = copy.deepcopy(s)
+    body = fold(s.body, instead, lines, anywhere=True)
+    if body is None:
+        return [s]
+    going = ast.UnaryOp(ast.Not(), _read(done))
+    if isinstance(s, ast.For):
+        s.body = [_if(going, body, line)]
+    else:  # its test is not evaluated any more, and is a tensor if `done` is
+        s.body, s.test = body, _if(ast.BoolOp(ast.And(), [going, s.test]), [], line).test
+    orelse, s.orelse = s.orelse, Body()
+    first = [like(_assign(n, ast.Constant(False)), s) for n in (done, returned)]
+    after = [_if(ast.UnaryOp(ast.Not(), _read(done)), orelse, line)] if orelse else []
+    if any(isinstance(x, ast.Return) for x in ast.walk(before)):
+        found = ast.Return(_read(RESULT))
+        after.append(like(found, s) if _is_endless(before) else _if(_read(returned), [found], line))
+    return [*first, s, *after]
+
+
+def _is_endless(s: ast.For | ast.While) -> bool:
+    """Whether only a return ends the loop."""
+    left = any(isinstance(x, ast.Break) for x in ast.walk(s))
+    return isinstance(s, ast.While) and isinstance(s.test, ast.Constant) and bool(s.test.value) and not left  # fmt: skip
+
+
+def _read(name: str) -> ast.expr:
+    return ast.Name(name, ast.Load())
+
+
+def _if(test: ast.expr, body: Body, line: int) -> ast.If:
+    """An `if` at `line`."""
+    made = ast.If(test, body, [])
+    place = ast.Pass(lineno=line, end_lineno=line, col_offset=0, end_col_offset=0)
+    return like(made, place)
+
+
+def _tests(s: ast.If) -> list[ast.expr]:
+    inside = [x for x in (*s.body, *s.orelse) if isinstance(x, ast.If)]
+    return [s.test, *(t for x in inside for t in _tests(x))]
+
+
+def _assign(name: str, value: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _result(s: ast.stmt | None) -> ast.stmt:
+    value = s.value if isinstance(s, ast.Return) and s.value else ast.Constant(None)
+    made = _assign(RESULT, value)
+    return like(made, s) if s else made
+
+
+def fold(
+    body: Body,
+    instead: Instead,
+    lines: frozenset[int],
+    *,
+    anywhere: bool = False,
+    nothing: Callable[[ast.stmt | None], ast.stmt] | None = None,
+) -> Body | None:
+    """`body` with the statements after an `if` with an exit moved into its other branch. None if there is no such `if` at `lines` (`anywhere`: at
+    all), or if neither branch always exits, so that the rest would be duplicated.
+
+    instead: the replacement of each kind of exit at the end of a branch. nothing: for a branch that ends without one.
+    """
+    ends = tuple(instead)
+    for k, s in enumerate(body):
+        if isinstance(s, ast.If) and _holds(s, ends) and (anywhere or _is_wanted(s, lines)):
+            ended = [_ends(s.body, ends), _ends(s.orelse, ends)]
+            if not any(ended):
+                return None
+            rest = body[k + 1 :]
+            ways = [x if e else [*x, *rest] for x, e in zip((s.body, s.orelse), ended, strict=True)]
+            s.body, s.orelse = (
+                fold(x, instead, lines, anywhere=True, nothing=nothing)
+                or _without(x, instead, nothing)
+                for x in ways
+            )
+            s.body = s.body or [ast.copy_location(ast.Pass(), s.test)]
+            return [*body[:k], s]
+    return None
+
+
+def _is_wanted(s: ast.If, lines: frozenset[int]) -> bool:
+    """Whether the test of `s`, or of an `if` directly in it, is at `lines`."""
+    return any(lines_of(t, lines) for t in _tests(s))
+
+
+def _holds(s: ast.If, ends: tuple[type[ast.stmt], ...]) -> bool:
+    inside = (*s.body, *s.orelse)
+    return any(isinstance(x, ends) or (isinstance(x, ast.If) and _holds(x, ends)) for x in inside)
+
+
+def _ends(body: Body, ends: tuple[type[ast.stmt], ...]) -> bool:
+    match body[-1] if body else None:
+        case ast.If(_, first, second):
+            return _ends(first, ends) and _ends(second, ends)
+        case last:
+            return isinstance(last, (*ends, ast.Raise))
+
+
+def _without(
+    body: Body, instead: Instead, nothing: Callable[[ast.stmt | None], ast.stmt] | None
+) -> Body:
+    """`body` with its exit replaced."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        passed = ast.copy_location(ast.Pass(), last.test)
+        last.body = _without(last.body, instead, nothing) or [passed]
+        last.orelse = _without(last.orelse, instead, nothing)
+        return body
+    for kind, of in instead.items():
+        if isinstance(last, kind):
+            return [*body[:-1], *of(last)]
+    if nothing is None or isinstance(last, ast.Raise):
+        return body
+    return [*body, ast.copy_location(nothing(None), last) if last else nothing(None)]

@@ -1,0 +1,164 @@
+"""Operators of symbolic sizes that PyTorch supports only for plain numbers, or whose sizes it makes data-dependent, in terms of other operators."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from monotile.frontends.torch.loops.stacked import is_dynamic
+from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
+
+
+def symbolic_result(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """The result of the operator; None where PyTorch supports it."""
+    of = _OPERATORS.get(name)
+    return of(*args, **named) if of else None
+
+
+def _linspace(
+    start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **named: Any
+) -> torch.Tensor | None:
+    """Counted from both ends, as PyTorch does."""
+    if not is_dynamic(steps):
+        return None
+    named.pop("out", None)
+    k = torch.arange(steps, **named).to(dtype or torch.get_default_dtype())
+    last = torch.full_like(k, steps) - 1
+    step = (end - start) / last.clamp(min=1)
+    ahead = ((last + 1) // 2).clamp(min=1)
+    return torch.where(k < ahead, start + step * k, end - step * (last - k))
+
+
+def _as_tensor(data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:
+    """PyTorch's own turns sizes into numbers; its tracer's version of `torch.tensor` does not."""
+    leaves = pytree.tree_leaves(data)
+    if not any(map(is_dynamic, leaves)) or any(isinstance(x, torch.Tensor) for x in leaves):
+        return None
+    return torch._refs.tensor(data, dtype=dtype, device=device)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _new_tensor(x: torch.Tensor, data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:  # fmt: skip
+    return _as_tensor(data, dtype or x.dtype, device or x.device)
+
+
+def _combinations(
+    x: torch.Tensor, r: int = 2, with_replacement: bool = False
+) -> torch.Tensor | None:
+    """PyTorch's own selects by a mask."""
+    if x.ndim != 1 or is_dynamic(x.shape[0]) or r < 1:
+        return None
+    of = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = torch.tensor([*of(range(x.shape[0]), r)], dtype=torch.int64, device=x.device)
+    return x[places.reshape(-1, r)]
+
+
+def _cov(
+    x: torch.Tensor, *, correction: Any = 1, fweights: Any = None, aweights: Any = None
+) -> torch.Tensor | None:
+    """PyTorch's own reads the values of weights, even if there are none."""
+    if fweights is not None or aweights is not None or x.is_complex() or x.ndim not in (1, 2):
+        return None
+    rows = x.reshape(-1, x.shape[-1])
+    rows = rows - rows.mean(1, keepdim=True)
+    found = rows @ rows.T / torch.sym_max(x.shape[-1] - correction, 0)
+    return found if x.ndim == 2 and x.shape[0] != 1 else found.squeeze()
+
+
+def _corrcoef(x: torch.Tensor) -> torch.Tensor | None:
+    found = _cov(x)
+    if found is None:
+        return None
+    if not found.ndim:
+        return found / found
+    scale = found.diagonal().sqrt()
+    return (found / scale[:, None] / scale).clamp(-1, 1)
+
+
+def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
+    if x.ndim != 2 or wrap or not any(map(is_dynamic, x.shape)):
+        return None
+    rows, columns = (torch.arange(n, device=x.device) for n in x.shape)
+    return x.masked_fill_(rows[:, None] == columns, fill_value)
+
+
+def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
+    if not is_dynamic(num_classes):
+        return None
+    return (x.unsqueeze(-1) == torch.arange(num_classes, device=x.device)).to(torch.int64)
+
+
+def _max_pool1d(
+    x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, **named: Any,
+) -> torch.Tensor | None:  # fmt: skip
+    """PyTorch's own turns all sizes into numbers."""
+    if not any(map(is_dynamic, x.shape)) or named.get("return_indices"):
+        return None
+    whole = _pooled("amax", 1)(x, kernel_size, stride, padding, dilation)
+    if whole is not None:
+        return whole
+    ways = (kernel_size, stride or kernel_size, padding, dilation)
+    ways = [(first, *_several(n, 1)) for first, n in zip((1, 1, 0, 1), ways, strict=True)]
+    pool: Any = functional.max_pool2d
+    return pool(x.unsqueeze(-2), *ways, ceil_mode).squeeze(-2)
+
+
+def _pooled(how: str, count: int) -> Callable[..., Any]:
+    """A pooling over the whole extent of `count` dynamic dimensions."""
+
+    def pool(x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, *_: Any, **__: Any) -> Any:  # fmt: skip
+        del stride
+        sizes, kernel = x.shape[-count:], _several(kernel_size, count)
+        if not any(map(is_dynamic, kernel)) or _several(padding, count) != (0,) * count:
+            return None
+        if how == "amax" and _several(dilation, count) != (1,) * count:
+            return None
+        if any(_expr(k) != _expr(n) for k, n in zip(kernel, sizes, strict=True)):
+            return None
+        return getattr(x, how)(tuple(range(-count, 0)), keepdim=True)
+
+    return pool
+
+
+def _several(x: Any, count: int) -> tuple[Any, ...]:
+    return (x,) * count if isinstance(x, int | torch.SymInt) else (*x,) * (count // len(x))
+
+
+def _expr(x: Any) -> Any:
+    return x.node.expr if isinstance(x, torch.SymInt) else x
+
+
+def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's own `of` does not support symbolic shapes."""
+
+    def rounded(x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor | None:
+        if named or not any(map(is_dynamic, x.shape)):
+            return None
+        plain = (a.reshape(()) if of is fake_quantized and isinstance(a, torch.Tensor) else a for a in args)  # fmt: skip
+        return of(x, *plain)[0]
+
+    return rounded
+
+
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "linspace": _linspace,
+    "as_tensor": _as_tensor,
+    "asarray": _as_tensor,
+    "new_tensor": _new_tensor,
+    "combinations": _combinations,
+    "cov": _cov,
+    "corrcoef": _corrcoef,
+    "fill_diagonal_": _fill_diagonal,
+    "one_hot": _one_hot,
+    "fake_quantize_per_tensor_affine": _rounded(fake_quantized),
+    "fake_quantize_per_channel_affine": _rounded(of_channels),
+    "max_pool1d": _max_pool1d,
+    "max_pool2d": _pooled("amax", 2),
+    "max_pool3d": _pooled("amax", 3),
+    "avg_pool1d": _pooled("mean", 1),
+    "avg_pool2d": _pooled("mean", 2),
+    "avg_pool3d": _pooled("mean", 3),
+}
