@@ -1,4 +1,4 @@
-"""What a step of attention may be."""
+"""Checks that a step of attention is valid."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How long a softmax-weighted sum takes: copies, tensor cores, powers, and putting the slices together."""
+"""Cost model of a softmax-weighted sum: copies, tensor cores, exponentials, and the combination of the slices."""
 
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.common.cost import chip_seconds

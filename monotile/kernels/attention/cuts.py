@@ -1,4 +1,4 @@
-"""Softmax-weighted sums as one step: streamed along the keys, with scores that never leave a worker's registers."""
+"""Candidates for softmax-weighted sums as one step: streamed along the keys, with scores that never leave a worker's registers."""
 
 import itertools
 import math

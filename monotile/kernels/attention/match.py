@@ -1,7 +1,7 @@
-"""Which Computes are softmax-weighted sums: scores, their softmax along the keys, and the mixture of the values by it.
+"""Matches softmax-weighted sums: scores, their softmax along the keys, and the mixture of the values by it.
 
 Found by structure: `softmax(f(queries · keys)) · values` of any model, however it was written. And a part of one
-(`schedule/split_keys.py`): powers · values, with the largest score and the total of the powers as further results.
+(`schedule/split_keys.py`): exponentials · values, with the maximum score and the sum of the exponentials as further results.
 """
 
 import math

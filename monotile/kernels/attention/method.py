@@ -1,4 +1,4 @@
-"""How a softmax-weighted sum is computed."""
+"""The methods of softmax-weighted sums in a Plan."""
 
 from typing import ClassVar, Literal
 

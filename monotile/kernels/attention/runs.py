@@ -1,4 +1,4 @@
-"""Rows of which some have other keys than the rest."""
+"""Attention with different live keys for different rows: runs of rows with equal ends."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The operands of attention as its step reads them."""
+"""The operands of attention in the form in which its step reads them."""
 
 from monotile.codegen.view import View
 from monotile.ir.program import Compute

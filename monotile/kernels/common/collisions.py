@@ -1,4 +1,4 @@
-"""Whether threads and tasks of a Scatter write where others do."""
+"""Whether threads and tasks of a Scatter may write to the same element."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
-"""How long a task takes: bytes over bandwidth, operations over rate, a latency for each dependent step.
+"""Cost model of a task: bytes over bandwidth, operations over rate, a latency for each dependent step.
 
-A model to rank by (Roller), scored by the memory level that each operand comes from (Welder); not a prediction.
+It is used to rank candidates (Roller), by the memory level that each operand comes from (Welder); it is not a prediction.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""How threads take what follows the sums of a product, or of attention."""
+"""How threads divide the epilogue of a product, or of attention."""
 
 from dataclasses import dataclass
 

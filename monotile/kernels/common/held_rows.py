@@ -1,4 +1,4 @@
-"""Rows that lanes hold in registers: how the lanes share one, what a thread needs for it, and how long it takes."""
+"""Rows held in registers: how lanes divide one, the registers that a thread needs, and the cost."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What keeps a stage from waiting for its hand-off within its first step."""
+"""Reasons why a stage cannot wait for its hand-off within its first step."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""How a product, or attention, reads one of its operands."""
+"""How a product, or attention, loads one of its operands."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal

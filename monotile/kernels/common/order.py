@@ -1,4 +1,4 @@
-"""The order in which a product goes through the axes that it sums over."""
+"""The order in which a product walks its reduction axes."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A Compute as matrix products, and how their operands are read."""
+"""A Compute as matrix products, and how their operands are loaded."""
 
 import functools
 import math

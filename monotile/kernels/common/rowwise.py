@@ -1,8 +1,7 @@
-"""Computes that work row by row: normalisations, softmax, and what is element by element round them.
+"""Computes that work row by row: normalisations, softmax, and element-wise statements around them.
 
-Their axes are those of rows, then, in the wide ones, those along a row (the span). Each element depends on its own place in
-other wide tensors and on sums, maxima and the like of its own row. One wide tensor may be given: the sums of a product whose
-rows are finished so.
+Their axes are those of rows, then, in wide tensors, those along a row (the span). Each element depends on its own position in other wide
+tensors and on reductions of its own row. One wide tensor may be given: the sums of a product whose epilogue this is.
 """
 
 import math

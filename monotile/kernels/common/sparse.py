@@ -1,4 +1,4 @@
-"""Products of which the right operand is two of each four values along k (2:4), as sparse tensor cores take it."""
+"""Products whose right operand is 2:4 sparse along k, as sparse tensor cores take it."""
 
 from monotile.analysis.contraction import Contraction
 from monotile.analysis.two_of_four import two_of_four

@@ -1,4 +1,4 @@
-"""How many neighbours a thread takes at once."""
+"""Vector widths: how many neighbours a thread processes at once."""
 
 import math
 from collections.abc import Sequence

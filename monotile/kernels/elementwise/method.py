@@ -1,4 +1,4 @@
-"""How independent elements are computed."""
+"""The methods of maps in a Plan."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""How a matrix of weights is multiplied with a few vectors."""
+"""The methods of products of a weight matrix with a few vectors in a Plan."""
 
 from typing import ClassVar, Literal
 

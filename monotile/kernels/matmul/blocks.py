@@ -1,4 +1,4 @@
-"""Which blocks products may be cut into (Roller's rTiles), and what of the on-chip memory each needs."""
+"""The blocks into which products may be cut (Roller's rTiles), and the on-chip memory that each needs."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""What a step of a product may be."""
+"""Checks that a step of a product is valid."""
 
 import math
 

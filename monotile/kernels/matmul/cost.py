@@ -1,6 +1,6 @@
-"""How long a product's task takes, copies, on-chip memory, tensor cores, and what comes before and after.
+"""Cost model of a product's task: copies, on-chip memory, tensor cores, prologue and epilogue.
 
-A handful of constants over the Target's figures, fitted to measurements (`Target.model`). A model to rank by (Roller).
+A handful of constants over the Target's figures, fitted to measurements (`Target.model`). It is used to rank candidates (Roller).
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The ways to cut a product into tasks: blocks of rows and columns, ranked by the cost model (Roller)."""
+"""Candidates for cutting a product into tasks: blocks of rows and columns, ranked by the cost model (Roller)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,8 +1,8 @@
-"""Gates: results of which each is made, element by element, of several sums of one product.
+"""Gates: results that are element-wise in several sums of one product.
 
-A gated linear unit (GLU, SwiGLU, GEGLU: Shazeer 2020, "GLU Variants Improve Transformer") takes the two halves of what a linear layer makes, or what
-two layers make of the same input, which horizontal fusion has put together. Found by structure: whatever reads the parts of a product at
-the same place.
+A gated linear unit (GLU, SwiGLU, GEGLU: Shazeer 2020, "GLU Variants Improve Transformer") combines the two halves of a linear layer's
+result, or the results of two layers with the same input, which horizontal fusion has joined. Found by structure: a reader of several
+parts of a product at the same index.
 """
 
 from collections.abc import Mapping, Sequence

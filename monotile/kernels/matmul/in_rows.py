@@ -1,4 +1,4 @@
-"""A product as a step of a task that has several."""
+"""A product as one of several steps of a task."""
 
 import math
 

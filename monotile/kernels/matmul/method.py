@@ -1,4 +1,4 @@
-"""How sums of products are computed as tiled matrix products."""
+"""The methods of tiled matrix products in a Plan."""
 
 from typing import ClassVar, Literal
 

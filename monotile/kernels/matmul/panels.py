@@ -1,4 +1,4 @@
-"""Copies of weights in the order in which a product takes in its right operand: which columns and values of k lie where."""
+"""Copies of weights in the order in which a product reads its right operand: the position of each column and value of k."""
 
 from monotile.analysis.affine import Affine
 from monotile.analysis.contraction import factors

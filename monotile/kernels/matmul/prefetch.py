@@ -1,4 +1,5 @@
-"""What products ask for ahead: the first chunks of a weight before their hand-off; and which weights leave the last-level cache first."""
+"""Prefetches of products: the first chunks of a weight before their hand-off; and which weights are evicted first from the last-level
+cache."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The problem that a product is: its size, and what decides besides how long it takes."""
+"""The matrix product that a Compute poses: its extents, and the properties that its cost depends on."""
 
 from dataclasses import dataclass
 

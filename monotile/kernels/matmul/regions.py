@@ -1,4 +1,4 @@
-"""The parts of a product that tasks have on the CPU."""
+"""The regions of a product that tasks have on the CPU."""
 
 import math
 from collections.abc import Iterator

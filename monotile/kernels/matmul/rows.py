@@ -1,4 +1,4 @@
-"""Products whose rows are finished in their own task: what follows works row by row, and a task has whole rows."""
+"""Products fused with row-wise followers, such as a normalisation: a task has whole rows."""
 
 import math
 from collections.abc import Iterator

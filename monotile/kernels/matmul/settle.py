@@ -1,5 +1,5 @@
-"""How warps read the operands of a product, and how threads take its sums; on the CPU, how many sums stay in the cache, and which operands
-are packed."""
+"""Fixes how warps load the operands of a product, and how threads divide its sums; on the CPU, how many sums stay in the cache, and
+which operands are packed."""
 
 import msgspec
 

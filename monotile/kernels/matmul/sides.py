@@ -1,4 +1,4 @@
-"""The operands of a product as its step reads them."""
+"""The operands of a product in the form in which its step reads them."""
 
 from monotile.analysis.affine import flattened, offset
 from monotile.analysis.contraction import factors

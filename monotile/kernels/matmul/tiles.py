@@ -1,4 +1,4 @@
-"""A product in register tiles on the CPU: how its operands lie, and whether the tiles read them in place."""
+"""A product in register tiles on the CPU: the layout of its operands, and whether the tiles read them in place."""
 
 import math
 from collections.abc import Callable

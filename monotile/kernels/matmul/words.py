@@ -1,4 +1,4 @@
-"""Products that take 32 bits along k at a time into each sum, two bfloat16 or four 8-bit integers, on CPUs that have tiles (AMX, Intel's
+"""Products that add 32 bits along k at a time to each sum, two bfloat16 or four 8-bit integers, on CPUs with tiles (AMX, Intel's
 Architecture Instruction Set Extensions reference, chapter 3).
 
 A block is 32 x 32 sums and 64 bytes along k: four tiles of sums, two of each operand. The right one is packed into panels of words

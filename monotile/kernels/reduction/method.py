@@ -1,4 +1,4 @@
-"""How reductions are computed."""
+"""The methods of reductions in a Plan."""
 
 import math
 from typing import ClassVar

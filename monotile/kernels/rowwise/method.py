@@ -1,4 +1,4 @@
-"""How rows that are read, reduced and written are computed."""
+"""The methods of row-wise steps in a Plan."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""How writes at computed positions are done."""
+"""The methods of Scatters in a Plan."""
 
 from typing import ClassVar
 

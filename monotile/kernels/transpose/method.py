@@ -1,4 +1,4 @@
-"""How copies in another order of axes are computed."""
+"""The methods of transposed copies in a Plan."""
 
 from typing import ClassVar
 
