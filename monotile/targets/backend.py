@@ -1,4 +1,4 @@
-"""What a kind of target brings: how one is found, emitted for, built for and run."""
+"""The interface of a kind of target: detection, code generation, build and launch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a build gives."""
+"""The result of a build."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Figures that were measured on the machine at hand: judged, kept beside the cache, and put in place of those Monotile came with.
+"""Figures measured on this machine: validated, stored next to the cache, and used in place of the shipped ones.
 
 A figure has a dotted name within its file: "dram_bandwidth", "flops.fma", "model.matmul.warps.path".
 """

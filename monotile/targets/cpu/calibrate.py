@@ -1,4 +1,4 @@
-"""Measuring the figures of this CPU: bandwidths, the rate of multiply-adds, the barrier and the call."""
+"""Measures the figures of this CPU: bandwidths, the rate of multiply-adds, the barrier and the call."""
 
 import ctypes
 import mmap

@@ -1,4 +1,4 @@
-"""Running a shared object: one call of one native function."""
+"""Runs a shared object: one call of one native function."""
 
 import atexit
 import ctypes

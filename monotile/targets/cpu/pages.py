@@ -1,4 +1,4 @@
-"""Large pages under what every call reads: a miss of the TLB costs a walk, and prefetchers stop at the end of a page."""
+"""Large pages for the data that every call reads: a TLB miss costs a page walk, and prefetchers stop at the end of a page."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as a target."""
+"""The Backend of NVIDIA GPUs."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""CUDA C++ to a cubin and PTX, with NVRTC from its wheel: no toolkit, no driver and no GPU needed.
+"""Compiles CUDA C++ to a cubin and PTX, with NVRTC from its wheel: no toolkit, driver or GPU is needed.
 
-The headers of `device/` are handed over in memory and include nothing of the toolkit's. The cubin is for the
-real architecture alone, so a driver of the same major version runs it, older than NVRTC or not.
+The headers of `device/` are passed in memory and include no toolkit headers. The cubin is for one real architecture, so a driver of the
+same major version runs it, whether older than NVRTC or not.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""How functions of a kernel are defined in CUDA C++: parts of it, called by it, or compiled by themselves."""
+"""How functions of a kernel are defined in CUDA C++: inlined, called, or compiled separately."""
 
 from collections.abc import Mapping
 from dataclasses import replace

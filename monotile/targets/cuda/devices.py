@@ -1,4 +1,4 @@
-"""The GPU at hand, and which figures are its."""
+"""The present GPU, and the figures that belong to it."""
 
 import math
 from fnmatch import fnmatchcase

@@ -1,6 +1,6 @@
 """The few functions of the CUDA driver that a launch needs, through ctypes.
 
-The driver is loaded when a `Driver` is made, never at import. Every call that does not succeed raises.
+The driver is loaded when a `Driver` is created, never at import. Every failed call raises.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""What a kernel says before it ends itself: a number in a word of the host's memory.
+"""Error reports of a kernel that traps: a number in a word of host memory.
 
-A launch that failed leaves the GPU's context unusable, and comes up wherever PyTorch next waits. What was wrong is told at the next
-call, or when the process ends.
+A failed launch leaves the GPU's context unusable, and shows up wherever PyTorch next waits. The cause is raised at the next call, or
+when the process ends.
 """
 
 import atexit

@@ -1,12 +1,11 @@
-"""Running a cubin: one cooperative launch on PyTorch's current stream.
+"""Launches a cubin: one cooperative launch on PyTorch's current stream.
 
-What a launch owns, so that threads and streams may call at once and a call may be captured in a CUDA graph:
-- workspace: one for each stream, as calls on one stream follow each other. A captured call has one of
-  its own from the capture's memory pool, since its graph may be replayed on any stream. The memory of messages is
-  behind it: zero at first, then left alone between calls, so that a captured call that has messages
-  gets memory which is no pool's.
-- sync: 128 zeroed bytes, in which the kernel leaves zeros and the last tag of its messages. One for each stream, and one
-  for every captured call; nothing is ever cleared on the stream.
+Resources of a launch, so that threads and streams may call concurrently and a call may be captured in a CUDA graph:
+- workspace: one for each stream, as calls on one stream run in order. A captured call has a separate one from the capture's memory pool,
+  since its graph may be replayed on any stream. The memory of messages follows it: zero at first, then left alone between calls, so a
+  captured call that has messages gets memory outside of any pool.
+- sync: 128 zeroed bytes, in which the kernel leaves zeros and the last tag of its messages. One for each stream, and one for every captured
+  call; nothing is ever cleared on the stream.
 - the parameter block: one for each calling thread; the driver copies it during the launch.
 A cubin, sync words, a captured call's messages and its table of pointers live as long as the process: a graph may hold them.
 """

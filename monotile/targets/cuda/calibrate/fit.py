@@ -1,4 +1,4 @@
-"""Fitting constants of a cost model to times: least squares of logarithms, robust to outliers, held to where they began."""
+"""Fits constants of a cost model to times: least squares of logarithms, robust to outliers, regularised towards the initial values."""
 
 import math
 from collections.abc import Callable, Sequence

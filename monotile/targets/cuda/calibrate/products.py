@@ -1,4 +1,4 @@
-"""Products cut in many ways, timed, and the constants of the cost model that fit the times."""
+"""Times products cut in many ways, and fits the cost model's constants to the times."""
 
 import ctypes
 import itertools
