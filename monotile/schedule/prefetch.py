@@ -65,9 +65,7 @@ class _Prefetcher(msgspec.Struct, frozen=True):
         stage = self._asked(stage, loops, "stage")
         workers = self.target.workers
         sized = live_tasks(stage, self.views.statements, self.views.places)
-        asks = all(
-            is_given(x, self.views.places) for x in sized
-        )  # whether the number of tasks is known
+        asks = all(is_given(x, self.views.places) for x in sized)  # the task count is known
         late = asks and why_not_late(stage, self.views.statements, workers) is None
         if stage.handoff == "grid" and late:
             stage = msgspec.structs.replace(stage, late=True)

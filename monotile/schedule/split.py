@@ -58,9 +58,7 @@ def split_reductions(
         return program
     context = context or Context.of(program, target)
     branches = any(isinstance(s, Branch) for s in statements(program.body))
-    for _ in range(
-        ROUNDS if branches else 1
-    ):  # after one side got shorter, another side may be the longest
+    for _ in range(ROUNDS if branches else 1):  # another side may be the longest now
         before, program = program, _asked_once(program, context, within)
         if program is before:
             break

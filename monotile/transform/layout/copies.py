@@ -13,9 +13,7 @@ from monotile.targets.target import Target
 
 MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
 ROWS = 64  # of a product that are worth a copy of the weight
-Scattered = tuple[
-    str, Load, int
-]  # the name of the statement, the load, and the dimension that comes last
+Scattered = tuple[str, Load, int]  # statement, load, the dimension to come last
 
 
 def long_kernels(program: Program, windows: Mapping[str, Window]) -> Iterator[Scattered]:

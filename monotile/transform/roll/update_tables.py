@@ -218,9 +218,7 @@ class _Writer:
         self._chained = {x.out.name: w for w in writes.values() for x in w.chain}
         self._copies = {w.copy.out.name for w in writes.values() if w.copy is not None}
         self._stacks = {s.name: (w, s) for w in writes.values() for s in w.stacks}
-        self._rows: dict[
-            str, Tensor
-        ] = {}  # maps a value that exists only as a row to the table then
+        self._rows: dict[str, Tensor] = {}  # by a value that exists only as a row: the table then
         self.gone = {*self._chained, *self._copies, *self._stacks}
 
     def body(self, body: Body, now: Tensor) -> tuple[Body, Tensor]:
