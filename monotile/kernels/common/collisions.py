@@ -9,7 +9,7 @@ from monotile.plan.invalid import fail
 
 
 def check_apart(c: Checked, shared: Iterable[int]) -> None:
-    """Raises where two writes may meet. shared: positions of the dims that threads or tasks share."""
+    """Raises where two writes may collide. shared: positions of the dims that threads or tasks share."""
     s = c.anchor
     if not isinstance(s, Scatter):
         return
