@@ -31,7 +31,7 @@ _SLOTS = 128  # to a slab
 
 
 class _SyncSlots:
-    """Hands out zeroed sync words of one device. Not freed: see above."""
+    """Allocates zeroed sync words of one device. Not freed: see above."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -53,7 +53,7 @@ class _SyncSlots:
 
 
 class _StreamState(msgspec.Struct, frozen=True):
-    """Addresses; memory and table keep what lies there alive."""
+    """Addresses; memory and table keep the memory alive."""
 
     workspace: int
     sync: int
@@ -71,7 +71,7 @@ class PointerArray:
 
     @staticmethod
     def of(count: int, parameter_bytes: int) -> "PointerArray":
-        """By value where a launch can pass so much: it passes two more words."""
+        """By value where the launch's parameters have room for them and two more words."""
         return PointerArray(count, 16 + 8 * count <= parameter_bytes)
 
 
