@@ -1,1 +1,1 @@
-"""Analyses of Programs. Nothing here changes one."""
+"""Analyses of Programs. Nothing here changes a Program."""

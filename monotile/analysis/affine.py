@@ -114,7 +114,7 @@ def bounds(e: Affine) -> tuple[int, int] | None:
 
 
 def within(index: Expr, extent: int) -> bool:
-    """Whether `index` is one of a dimension of that extent whatever its axes are; data in it is anything."""
+    """Whether `index` is within a dimension of that extent for all values of its axes and any data that it loads."""
     found = None if loads(index) else bounds(affine(index))
     return found is not None and found[0] >= 0 and found[1] < extent
 
@@ -158,7 +158,7 @@ def contiguous_run(e: Affine, axis: Axis, limit: int) -> int:
 
 
 def _longest(axis: Axis, limit: int, holds: Callable[[int], bool]) -> int:
-    """The largest power of two up to `limit` that divides the extent and for which, as for all smaller ones, `holds`; 1 if there is none."""
+    """The largest power of two up to `limit` that divides the extent and for which, as for all smaller ones, `holds`; 1 if none."""
     v = 1
     while v * 2 <= limit and axis.extent % (v * 2) == 0 and holds(v * 2):
         v *= 2
@@ -193,7 +193,8 @@ def constant_run(e: Affine, axis: Axis, limit: int) -> int:
 
 
 class Window(NamedTuple):
-    """Where the lanes of a vector lie in an aligned piece of memory. first: its beginning. at: of a lane, within. width: of the piece."""
+    """An aligned piece of memory that contains the elements of all lanes of a vector. first: its beginning. at: a lane's position in it.
+    width: elements."""
 
     first: Affine
     at: Affine
@@ -201,8 +202,8 @@ class Window(NamedTuple):
 
 
 def window(e: Affine, lane: Axis, most: int) -> Window | None:
-    """The piece of `width` elements, a power of two up to `most`, in which e is for all lanes; None where there is none, or lanes lie as other axes
-    say. It is aligned given that every atom is."""
+    """The piece of `width` elements, a power of two up to `most`, that contains e for all lanes; None where there is none, or positions
+    of lanes depend on other axes. It is aligned given that every atom is."""
     along = Affine(tuple(t for t in e.terms if lane in axes_of(t[0])), e.constant)
     if not along.terms or any(axes_of(atom) - {lane} for atom, _ in along.terms):
         return None
@@ -221,8 +222,8 @@ def window(e: Affine, lane: Axis, most: int) -> Window | None:
 
 @functools.lru_cache(maxsize=65536)
 def window_run(e: Affine, axis: Axis, limit: int, most: int) -> int:
-    """The largest power of two v <= limit that divides the extent such that each aligned group of v values of `axis` lies in an aligned piece of at
-    most so many elements."""
+    """The largest power of two v <= limit that divides the extent such that each aligned group of v values of `axis` is within an
+    aligned piece of at most so many elements."""
 
     def fits(v: int) -> bool:
         split, lane = _split(e, axis, v)

@@ -62,8 +62,8 @@ class Progression:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """first: number of the first group. count: how many align. slots and constants: in the order in which
-    the group's statements are met (`analysis.skeleton`)."""
+    """first: number of the first group. count: how many align. slots and constants: in the order in which the group's statements are
+    visited (`analysis.skeleton`)."""
 
     first: int
     count: int

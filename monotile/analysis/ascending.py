@@ -1,4 +1,4 @@
-"""Whether integers grow along an axis, or stay: rows that are sorted by what they choose."""
+"""Monotonicity of integer expressions: whether values never decrease along an axis, as for rows sorted by their choice."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,8 @@ from monotile.ir.program import Compute
 
 
 def ascending(e: Expr, axis: Axis, made: Mapping[str, Compute]) -> bool:
-    """Whether `e` is nowhere less than at the point of `axis` before; False where that is not certain. made: what it may load, by name."""
+    """Whether `e` is never less than at the previous point of `axis`; False where that is not proven. made: maps names of tensors that
+    it may load to their Computes."""
 
     def grows(x: Expr) -> bool:
         return ascending(x, axis, made)

@@ -1,4 +1,4 @@
-"""Finds expressions that a comparison makes zero but at one point of an axis: what is multiplied by a row of a one-hot matrix."""
+"""Finds one-hot products: expressions that a comparison makes zero except at one point of an axis."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from monotile.ir.program import Compute
 
 
 class Chosen(NamedTuple):
-    """An expression that is `value` where `axis` is `at`, in which that axis does not occur, and 0 elsewhere."""
+    """An expression that is `value` where `axis` is `at`, which does not depend on that axis, and 0 elsewhere."""
 
     axis: Axis
     at: Expr
@@ -29,7 +29,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(e: Expr, axes: Sequence[Axis]) -> Iterator[Chosen]:
-    """`e` in all these ways, for each of `axes`."""
+    """All such forms of `e`, for each of `axes`."""
     for term in dict.fromkeys(walk(e)):
         if not (isinstance(term, Binary) and term.op == "eq" and term.a.dtype.is_int):
             continue
@@ -42,7 +42,7 @@ def chosen(e: Expr, axes: Sequence[Axis]) -> Iterator[Chosen]:
 
 
 def opened(e: Expr, made: Mapping[str, Compute]) -> Expr:
-    """`e` with the elements that it loads of what is `made` element by element, by name, written out."""
+    """`e` with its element-wise operands among `made`, by name, inlined."""
 
     def go(x: Load) -> Expr:
         s = made.get(x.tensor.name)

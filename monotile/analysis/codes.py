@@ -1,7 +1,7 @@
-"""Codes of a few bits: where they lie in their words, and which numbers they stand for.
+"""Codes of a few bits: their positions in words, and the numbers that they encode.
 
-Of integers both are found by trying all words, whatever arithmetic takes them apart: shifts and masks, quotients and remainders, a stack of both. 8-bit floats are what
-their type says.
+For integers both are found by evaluating the decoding for all words, whatever arithmetic it uses: shifts and masks, quotients and
+remainders, a stack of both. 8-bit floats are given by their type.
 """
 
 import functools
@@ -34,8 +34,8 @@ WORDS = 256  # values of a word that are tried: all
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """value: the expression, an integer, that is `scale` * (code ^ flip) + `offset`; code: `bits` bits. order: the element of a word at each place, the
-    lowest bits first. Or an 8-bit float, whose codes are its bits."""
+    """value: the integer expression that equals `scale` * (code ^ flip) + `offset`; code: `bits` bits. order: the element of a word at
+    each position, the lowest bits first. Or an 8-bit float, whose codes are its bits."""
 
     value: Expr
     bits: int
@@ -51,7 +51,7 @@ class Codes:
 
 @functools.lru_cache(maxsize=4096)
 def codes_in(factor: Expr, along: Axis, found: Encoded) -> Codes | None:
-    """The codes that `factor` is computed of; None where words hold something else."""
+    """The codes from which `factor` is computed; None where words hold something else."""
     if found.words.dtype in (DType.F8E4M3, DType.F8E5M2):
         return Codes(found.words, 8, 0, 1, 0, (0,))
     values = dict.fromkeys(_integers(factor, found.words))
@@ -80,7 +80,7 @@ def codes_in(factor: Expr, along: Axis, found: Encoded) -> Codes | None:
 
 
 def _integers(e: Expr, words: Load) -> list[Expr]:
-    """The largest integer parts of `e` that are made of words alone."""
+    """The largest integer subexpressions of `e` that depend on words alone."""
     read = set(loads(e))
     if words not in read:
         return []
@@ -90,7 +90,7 @@ def _integers(e: Expr, words: Load) -> list[Expr]:
 
 
 def _tried(value: Expr, along: Axis, found: Encoded) -> np.ndarray | None:
-    """What becomes of each word, for each element in it."""
+    """The result for each word, for each element in it."""
     element, word, rest = (
         Axis("element", found.per),
         Axis("word", WORDS),

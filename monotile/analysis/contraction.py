@@ -53,8 +53,8 @@ def factors(c: Compute, *, swapped: bool = False) -> tuple[Expr, Expr]:
 
 @functools.lru_cache(maxsize=4096)
 def contraction(c: Compute, apart: frozenset[int] = frozenset()) -> Contraction | None:
-    """`c` as a contraction, or None if it is not a sum over a product of two factors. apart: positions of axes that are walked one by one,
-    whatever they are of: on neither side."""
+    """`c` as a contraction, or None if it is not a sum over a product of two factors. apart: positions of axes that are walked one by
+    one and so count as neither m nor n."""
     if c.combiner != "sum" or not (isinstance(c.body, Binary) and c.body.op == "mul"):
         return None
     left, right = uncast(c.body.a), uncast(c.body.b)
@@ -104,7 +104,7 @@ def grain(e: Expr, axis: Axis) -> int:
             return math.gcd(*(grain(child, axis) for child in children(e)))
 
 
-# What hardware multiplies, and the type that it sums the products in.
+# The types that hardware multiplies, and the accumulation type of each.
 SUMMED_IN: Mapping[DType, DType] = {
     DType.F16: DType.F32,
     DType.BF16: DType.F32,
@@ -121,15 +121,15 @@ def in_tf32(c: Compute) -> bool:
 
 
 def rounded(c: Compute, *, swapped: bool = False) -> tuple[bool, bool]:
-    """Of the two factors of a sum of products, whether each is known to be of TF32; swapped: the second one first."""
+    """Whether each of the two factors of a sum of products is known to be in TF32; swapped: the second one first."""
     assert isinstance(c.body, Binary)
     first, second = (isinstance(x, Unary) and x.op == "is_tf32" for x in (c.body.a, c.body.b))
     return (second, first) if swapped else (first, second)
 
 
 def uncast(e: Expr) -> Expr:
-    """The value before a cast from a 16-bit float, or from 8 bits, to the type that its products are summed in; with padding it is
-    a select between such casts and constants. Also before it is said that TF32 will do."""
+    """The value before a cast from a 16-bit float, or from 8 bits, to the accumulation type; with padding it is a select between such
+    casts and constants. Also without a marker that TF32 suffices."""
     if isinstance(e, Unary) and e.op in TF32_FACTORS:
         return e.x
     return next((x for d in SUMMED_IN if (x := _narrow(e, d)) and loads(x)), e)

@@ -50,12 +50,12 @@ def cost(e: Expr) -> float:
 
 
 def dearest(e: Expr) -> float:
-    """What the most expensive operation in `e` costs."""
+    """The cost of the most expensive operation in `e`."""
     return max(map(_own, _nodes(e)))
 
 
 def _nodes(e: Expr) -> Iterable[Expr]:
-    """Each once, in an order that is always the same."""
+    """Each once, in a deterministic order."""
     seen: dict[Expr, None] = {}
     stack = [e]
     while stack:

@@ -1,8 +1,9 @@
-"""What an expression gives where some of its axis is dead: beyond a bound that a comparison states, or where what it loads is dead.
+"""The constant value of an expression where some of its axis is dead: beyond a bound that a comparison gives, or where its operands are
+dead.
 
-A value of that kind is assumed to be no NaN: 0 times whatever a dead element holds is 0, and so is what is made of that. So a NaN, or
-an infinity, in a dead slot is not seen (docs/language.md). Masks that add the lowest number of a type are taken like those that add
--inf: scores are small beside it, so its power is 0 wherever a row has a live key.
+Dead values are assumed not to be NaN: 0 times a dead element is 0, and so are results computed from that. So a NaN, or an infinity, in a
+dead slot is not propagated (docs/language.md). Masks that add the lowest number of a type are treated like those that add -inf: scores
+are small relative to it, so its exponential is 0 wherever a row has a live key.
 """
 
 import math
@@ -48,8 +49,8 @@ IDENTITY: dict[str, Value] = {
 
 
 class Side(msgspec.Struct, frozen=True):
-    """`term` is false before at / by, rounded down, along `axis`; where that is the end, from there on. at: a sum in which the axis does not
-    occur."""
+    """A bound along `axis`: `term` is false before at / by, rounded down; for an end, from there on. at: a sum that does not depend on
+    the axis."""
 
     axis: Axis
     term: Expr
@@ -59,7 +60,7 @@ class Side(msgspec.Struct, frozen=True):
 
 
 def sides(e: Expr, axis: Axis) -> Iterator[Side]:
-    """The comparisons in `e` that bound `axis` by what is known in the call only."""
+    """The comparisons in `e` that bound `axis` by values known only during the call."""
     for term in dict.fromkeys(walk(e)):
         side = side_of(term, axis)
         if side is not None and any(loads(x) for x, _ in side.at.terms):
@@ -84,7 +85,7 @@ def side_of(term: Expr, axis: Axis) -> Side | None:
 
 
 def clamped(s: Side, low: int, high: int) -> Expr:
-    """Where the side lies, in [low, high], whatever its atoms are: nothing wraps."""
+    """The position of the bound, clamped to [low, high], whatever the values of its atoms: nothing wraps."""
     total: Expr = idx(0)
     for atom, coefficient in s.at.terms:
         total = add(mul(atom, idx(coefficient)), total)
@@ -94,7 +95,7 @@ def clamped(s: Side, low: int, high: int) -> Expr:
 
 
 def value_where(e: Expr, given: Given) -> Value | None:
-    """The constant that `e` is where `given` holds; None where it is none."""
+    """The constant value of `e` where `given` holds; None where it is not constant."""
     found = given(e)
     if found is not None:
         return found
@@ -126,12 +127,12 @@ def value_where(e: Expr, given: Given) -> Value | None:
 
 
 def is_low(x: Value | None) -> bool:
-    """Whether that masks, but is finite: then it is nothing only beside what is live."""
+    """Whether it is a finite mask value: negligible only relative to a live term."""
     return x is not None and -math.inf < x <= LOW
 
 
 def left_out(combiner: str | None, body: Expr, value: Value | None) -> bool:
-    """Whether terms of that value change nothing, as long as one term is left."""
+    """Whether terms of that value do not change the result, as long as one term is left."""
     if value is None or combiner is None or combiner not in IDENTITY:
         return False
     if value == IDENTITY[combiner] or (combiner == "max" and is_low(value)):
@@ -144,14 +145,14 @@ def left_out(combiner: str | None, body: Expr, value: Value | None) -> bool:
 
 
 def alone(e: Expr, terms: Sequence[Expr]) -> bool:
-    """Whether each choice in `e` that depends on `terms` is made by these alone."""
+    """Whether the condition of each select in `e` that depends on `terms` depends on these alone."""
     choices = [x.cond for x in walk(e) if isinstance(x, Select)]
     own = [c for c in choices if any(t in terms for t in walk(c))]
     return all(value_where(c, lambda x: True if x in terms else None) is True for c in own)
 
 
 def combined(combiner: str, value: Value) -> Value | None:
-    """What terms that all have that value give together."""
+    """The result of a reduction whose terms all have that value."""
     if combiner in ("max", "min", "any", "all") or value == IDENTITY.get(combiner):
         return value
     return 0 if value == 0 else None
@@ -208,7 +209,7 @@ def _beside(op: str, a: Value | None, b: Value | None) -> Value | None:
 
 
 def _logical(a: Value | None, b: Value | None, *, decides: bool) -> bool | None:
-    """decides: the value of either side that settles it."""
+    """decides: the value of either side that determines the result."""
     if decides in (a, b):
         return decides
     return None if a is None or b is None else not decides

@@ -1,7 +1,7 @@
-"""Element-wise dependence: the elements of a tensor that one element of its reader needs (Souffle, ASPLOS'24).
+"""Element-wise dependence: the elements of a tensor that one element of its reader depends on (Souffle, ASPLOS'24).
 
-If each element needs one (one-to-one), a reader can follow its producer in a register. If it needs many (one-to-many), it
-has to wait for all of them: for the tile of its worker, or for every worker.
+If each element depends on one (one-to-one), a reader can be an epilogue of its producer, in a register. If it depends on many
+(one-to-many), it has to wait for all of them: for the tile of its worker, or for every worker.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,14 +18,14 @@ ONE_ON_ONE: frozenset[Form] = frozenset({"identity", "permuted", "injective", "b
 
 
 class Dependence(msgspec.Struct, frozen=True):
-    """How `reader` depends on `tensor`, both by name. One element of the reader needs
+    """How `reader` depends on `tensor`, both by name. One element of the reader depends on
 
     identity:   the element at its own position;
     permuted:   the one at its position with the axes in another order;
-    injective:  one that no other element of the reader needs;
-    broadcast:  one that others need as well;
-    stencil:    several, at positions known beforehand;
-    gather:     one or several, at positions that data decides;
+    injective:  one that no other element of the reader depends on;
+    broadcast:  one that others depend on as well;
+    stencil:    several, at positions known at compile time;
+    gather:     one or several, at positions given by data;
     reduction:  all along the reduce axes.
     """
 

@@ -1,5 +1,5 @@
-"""How the elements of a matrix are stored, if not one by one: a factor of a product that is computed of codes, several in a word, and of
-what many of them share (scales, zeros, tables)."""
+"""Encodings of a matrix operand that is decoded when it is read: packed codes, several in a word, and values that many elements share
+(scales, zeros, tables)."""
 
 import functools
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ LONGEST = 256  # elements of a table
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What the decoding reads besides the codes. run: one value for so many neighbours, aligned; 0 for all."""
+    """An operand of the decoding other than the codes. run: so many aligned neighbours share one value; 0 for all."""
 
     load: Load
     run: int
@@ -21,8 +21,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A factor along an axis. words: the codes, of which one word has `per` neighbours. sides: the rest that it reads, but for `tables`, rows of which codes
-    look something up."""
+    """An encoded factor along an axis. words: the codes, of which one word has `per` neighbours. sides: the other operands, without
+    `tables`, whose rows are indexed by codes."""
 
     words: Load
     per: int
@@ -32,7 +32,7 @@ class Encoded:
 
 @functools.lru_cache(maxsize=4096)
 def encoded(factor: Expr, along: Axis) -> Encoded | None:
-    """How `factor` is stored along an axis; None if it is stored as it is, or in no such way."""
+    """The encoding of `factor` along an axis; None if it is stored unencoded, or in no supported form."""
     if isinstance(factor, Load) or along not in axes_of(factor):
         return None
     direct = dict.fromkeys(x for x in loads(factor) if not any(loads(i) for i in x.index))
@@ -59,7 +59,7 @@ def coded_sides(c: Compute) -> tuple[int, ...]:
 
 
 def _looks_up(x: Load, along: Axis) -> bool:
-    """Whether data says which element of a short row `x` is, and nothing else that differs along the axis."""
+    """Whether the element of a short row that `x` loads depends on data, and on nothing else that varies along the axis."""
     *before, last = x.index
     alike = not any(loads(i) or along in axes_of(i) for i in before)
     return (
@@ -80,7 +80,7 @@ def run_along(x: Load, along: Axis) -> int | None:
 
 
 def quotient(e: Expr, along: Axis) -> bool:
-    """Whether `e` is the axis, or so many neighbours of it at a time."""
+    """Whether `e` is the axis, or its quotient by so many neighbours."""
     match e:
         case Axis():
             return e == along

@@ -1,4 +1,4 @@
-"""Reductions of which a condition leaves other terms for each element: from which term on, and before which one."""
+"""Reductions in which conditions select a different range of terms for each element: their first and last terms."""
 
 import functools
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ TRUE = const(True, DType.BOOL)
 
 
 class Limit(NamedTuple):
-    """The condition `term` leaves only what is on one side, except where `unless` holds."""
+    """The condition `term` bounds the axis on one side, except where `unless` holds."""
 
     term: Expr
     side: Side
@@ -53,17 +53,17 @@ class OwnEnds(msgspec.Struct, frozen=True):
 
     @property
     def axes(self) -> frozenset[Axis]:
-        """Those along which elements have other ends."""
+        """The axes on which the ends depend."""
         return axes_of(self.first) | axes_of(self.end)
 
 
 def neutral(combiner: str, dtype: DType) -> Const:
-    """What a term changes nothing with."""
+    """The neutral element of the reduction."""
     return const(identity(combiner, dtype).item(), dtype)
 
 
 def limits(s: Compute, axis: Axis) -> Iterator[Limit]:
-    """The conditions that bound the reduce axis `axis` by the axes of `s`, and by what is read there."""
+    """The conditions that bound the reduction axis `axis` by the axes of `s` and by loaded values."""
     assert s.combiner is not None
     for term in _needed(s.body, s.combiner):
         if not axes_of(term) <= {*s.axes, axis}:
@@ -78,7 +78,7 @@ def limits(s: Compute, axis: Axis) -> Iterator[Limit]:
 
 
 def _needed(e: Expr, combiner: str) -> Iterator[Expr]:
-    """Conditions without which a term changes nothing."""
+    """Conditions outside of which a term is neutral."""
     match e:
         case Cast(x) if combiner == "sum":  # of 0, in every type
             yield from _needed(x, combiner)
@@ -92,7 +92,7 @@ def _needed(e: Expr, combiner: str) -> Iterator[Expr]:
 
 
 def gathers(e: Expr, axis: Axis) -> bool:
-    """Whether `axis` says what is looked up, or nothing but conditions depends on it. Other walks, as over keys, are left to the families."""
+    """Whether `axis` indexes a gather, or is used in conditions only. Other walks, as over keys, are left to the families."""
     direct = [x for x in _values(e) if axis in axes_of(x)]
     return not direct or any(
         axis in axes_of(y) for x in direct if isinstance(x, Load) for i in x.index for y in loads(i)
@@ -116,8 +116,8 @@ def _values(e: Expr) -> Iterator[Expr]:
 
 @functools.lru_cache(maxsize=4096)
 def own_ends(c: Compute) -> OwnEnds | None:
-    """The ends of each element of `c`, known in the call, where they can be read before its first term; None where it has none, or is no
-    sum over what is looked up."""
+    """The ends of each element of `c`, known during the call, if they can be read before its first term; None where it has none, or is
+    not a sum over gathered terms."""
     if c.combiner not in PLAIN or len(c.reduce) != 1 or contraction(c) is not None:
         return None
     (axis,) = c.reduce
@@ -137,7 +137,7 @@ def own_ends(c: Compute) -> OwnEnds | None:
 
 @functools.lru_cache(maxsize=4096)
 def share_of_terms(c: Compute) -> float:
-    """The part of its terms that each element has on average, where those that differ in both ends share all terms."""
+    """The fraction of its terms that each element has on average, where elements with different ends divide all terms among them."""
     found = own_ends(c)
     if found is None or not axes_of(found.first) or not axes_of(found.end):
         return 1.0
@@ -146,7 +146,7 @@ def share_of_terms(c: Compute) -> float:
 
 
 def _readable(x: Limit) -> bool:
-    """Whether what the limit depends on can be read for every element."""
+    """Whether the operands of the limit can be read for every element."""
     ranges = Ranges()
     within = ranges if x.unless is None else ranges.under(x.unless, value=False)
     found = [(y, within) for atom, _ in x.side.at.terms for y in loads(atom)]
@@ -164,7 +164,7 @@ def _readable(x: Limit) -> bool:
 
 
 def _place(x: Limit, axis: Axis, without: int) -> Expr:
-    """Where the limit lies. without: where there is none."""
+    """The position of the limit. without: the position where there is none."""
     at = clamped(x.side, 0, axis.extent)
     return at if x.unless is None else Select(x.unless, idx(without), at)
 

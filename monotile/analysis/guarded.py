@@ -1,4 +1,4 @@
-"""What is evaluated under conditions, and under which: a Select and those within it are a tree, as of a concatenation."""
+"""Subexpressions with the conditions under which they are evaluated: nested Selects form a tree, as in a concatenation."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ Holds = tuple[Expr, bool]  # a condition, and whether it holds
 def guarded(
     cond: Expr, sides: tuple[Expr, Expr], outside: tuple[Holds, ...] = ()
 ) -> Iterator[tuple[Expr, tuple[Holds, ...]]]:
-    """The parts of both sides, but for the indices of what they load, each with what holds where it is evaluated."""
+    """The parts of both sides, without indices of their loads, each with the conditions under which it is evaluated."""
     for side, holds in zip(sides, (True, False), strict=True):
         when = (*outside, (cond, holds))
         for node in _parts(side):
@@ -20,7 +20,7 @@ def guarded(
 
 
 def is_choice(e: Expr) -> bool:
-    """Whether `e` is one of several loads, or nothing: zero."""
+    """Whether `e` is one of several loads, or zero."""
     match e:
         case Select(_, then, otherwise):
             return is_choice(then) and is_choice(otherwise)
@@ -31,7 +31,7 @@ def is_choice(e: Expr) -> bool:
 
 
 def ends(e: Expr) -> Iterator[Expr]:
-    """What a tree of conditions is one of."""
+    """The leaves of a tree of conditions."""
     if isinstance(e, Select):
         yield from ends(e.then)
         yield from ends(e.otherwise)
@@ -40,7 +40,7 @@ def ends(e: Expr) -> Iterator[Expr]:
 
 
 def choices(e: Expr) -> Iterator[Select]:
-    """The largest choices between several loads that are evaluated whenever `e` is, but for those inside indices."""
+    """The largest selections between several loads that are evaluated whenever `e` is, apart from those inside indices."""
     match e:
         case Load():
             return

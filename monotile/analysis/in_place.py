@@ -1,8 +1,8 @@
-"""Old values that a list of statements updates where they lie: by Scatters, or by loops inside that do so.
+"""Values that a list of statements updates in place, by Scatters or by loops inside that do so.
 
-A Program does so with a state, a loop with what it carries: such a value has one buffer through all iterations, where any other carried value
-alternates between two. All other readers of the old value can come before its first update. Nothing but the next update reads what has been
-updated; what the last one made is read in the rest of the list.
+States and loop carries are updated in this way: such a value has one buffer through all iterations, while any other carried value
+alternates between two. All other readers of the old value can come before its first update. Only the next update reads an updated value;
+the last one is read in the rest of the list.
 """
 
 import functools
@@ -25,23 +25,24 @@ from monotile.ir.program import (
 )
 
 Body = tuple[Statement, ...]
-Chains = dict[str, tuple[str, ...]]  # by an old value: what it becomes, update by update
+Chains = dict[str, tuple[str, ...]]  # maps an old value to its successive updates
 
 
 @functools.lru_cache(maxsize=4096)
 def carried_in_place(loop: Loop) -> tuple[Carry, ...]:
-    """The carries of `loop` that it updates where they lie."""
+    """The carries of `loop` that it updates in place."""
     return tuple(c for c in loop.carried if chain(loop, c))
 
 
 def chain(loop: Loop, carry: Carry) -> tuple[str, ...]:
-    """What the carry's `param` becomes, update by update, its `result` last; () where it is made in another way, or cannot be updated in place."""
+    """The successive updates of the carry's `param`, with its `result` last; () where it is computed in another way, or cannot be
+    updated in place."""
     return _carried(loop).get(carry.param.name, ())
 
 
 @functools.lru_cache(maxsize=4096)
 def _carried(loop: Loop) -> Chains:
-    """As `chains`. A param is used as a whole once: where a loop inside began with it, its memory would be that one's result too."""
+    """As `chains`. A param has one whole use: if an inner loop started from it, its memory would be that loop's result too."""
     before = updates_in(loop.body)
     if not any(c.result.name in before for c in loop.carried):
         return {}
@@ -53,9 +54,9 @@ def _carried(loop: Loop) -> Chains:
 
 
 def chains(body: Body, pairs: Iterable[tuple[str, str]], given: Iterable[str]) -> Chains:
-    """Of `pairs`, each an old value and the new one: those that `body` may update in place. given: what it hands out.
+    """Of `pairs` of an old value and a new one, those that `body` may update in place. given: tensors that the body returns.
 
-    Of two that need each other's old value, the first one is updated in place.
+    If two depend on each other's old value, the first one is updated in place.
     """
     before, makers = updates_in(body), {t.name: s for s in body for t in defined(s)}
     handed = Counter(given)
@@ -76,7 +77,7 @@ def chains(body: Body, pairs: Iterable[tuple[str, str]], given: Iterable[str]) -
 
 
 def _can_be_ordered(body: Body, found: Chains) -> bool:
-    """Whether the statements have an order in which the first update of each old value comes after all its other readers."""
+    """Whether there is an order in which the first update of each old value comes after all its other readers."""
     at = {t.name: k for k, s in enumerate(body) for t in defined(s)}
     writers = {old: at[made[0]] for old, made in found.items()}
     order: TopologicalSorter[int] = TopologicalSorter()
@@ -93,12 +94,12 @@ def _can_be_ordered(body: Body, found: Chains) -> bool:
 
 
 def first_updates(loop: Loop) -> dict[str, str]:
-    """By the first update of what `loop` updates where it lies: the `param`."""
+    """Maps the first update of each value that `loop` updates in place to its `param`."""
     return {made[0]: old for old, made in _carried(loop).items()}
 
 
 def updates_in(body: Iterable[Statement]) -> dict[str, str]:
-    """By each tensor that `body` makes by an update in place: what it updates."""
+    """Maps each tensor that `body` computes by an update in place to the tensor that it overwrites."""
     out: dict[str, str] = {}
     for s in body:
         if isinstance(s, Scatter):
@@ -109,13 +110,14 @@ def updates_in(body: Iterable[Statement]) -> dict[str, str]:
 
 
 def scatters_of(program: Program, name: str) -> Iterator[str]:
-    """The Scatters that make `name` out of what it updates, those inside loops too."""
+    """The Scatters in the chain of updates that gives `name`, also those inside loops."""
     yield from _scatters(dict(_makers(program.body)), name)
 
 
 @functools.lru_cache(maxsize=64)
 def tables_of(program: Program) -> dict[str, int]:
-    """Leading table dimensions of every weight that has some, of what becomes of it by updates in place, and of its new value as a state."""
+    """The number of leading table dimensions of every weight that has some, of tensors that it becomes by updates in place, and of its
+    new value as a state."""
     out = {w.tensor.name: w.table for w in program.weights if w.table}
     out |= {u.result.name: out[u.name] for u in updates(program) if u.name in out}
 

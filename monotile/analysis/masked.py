@@ -1,4 +1,4 @@
-"""Masked loads (padding) and choices of loads (concatenations): zero where no condition holds."""
+"""Masked loads (padding) and selections between loads (concatenations): zero where no condition holds."""
 
 import functools
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def masked(e: Expr) -> Masked | None:
 
 @functools.lru_cache(maxsize=4096)
 def choice(e: Expr) -> tuple[Masked, ...] | None:
-    """`e` as masked loads of which one at most is not zero, or None."""
+    """`e` as masked loads of which at most one is not zero, or None."""
     match e:
         case Load():
             return (Masked(e, TRUE),)

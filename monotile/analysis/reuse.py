@@ -76,7 +76,7 @@ def run_bytes(x: Load, extents: Extents) -> int:
 
 
 class _Atom(msgspec.Struct, frozen=True):
-    """An axis by its name, its quotient by `by`, or its remainder. step: how far the index goes from one value to the next."""
+    """An axis by its name, its quotient by `by`, or its remainder. step: the index's stride from one value to the next."""
 
     axis: str
     step: int
@@ -84,7 +84,7 @@ class _Atom(msgspec.Struct, frozen=True):
     by: int = 1
 
     def within(self, extents: Extents) -> int:
-        """Upper bound of the values, which lie side by side. A region begins at a multiple of its extent."""
+        """Upper bound of the number of values, which are contiguous. A region begins at a multiple of its extent."""
         n = extents.get(self.axis, 1)
         if not self.op:
             return n
@@ -151,7 +151,7 @@ def _times(s: Compute | Scatter) -> dict[str, float]:
 
 
 def extents_of(s: Compute | Scatter) -> dict[str, int]:
-    """Of the axes that `s` has itself."""
+    """The extents of the axes of `s` itself."""
     reduce = s.reduce if isinstance(s, Compute) else ()
     return {a.name: a.extent for a in (*s.axes, *reduce)}
 

@@ -1,4 +1,5 @@
-"""Rounding to 16-bit floats: predicates that it may change, as a value can be finite in float32 and infinite in float16; and values before it."""
+"""Rounding to 16-bit floats: values before it, and predicates that it may change, as a value can be finite in float32 and infinite in
+float16."""
 
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Cast, Expr, Unary, loads, walk
@@ -14,7 +15,7 @@ def rounding_sensitive_operands(s: Compute | Scatter) -> frozenset[str]:
 
 
 def unrounded(e: Expr) -> Expr:
-    """`e` before it is rounded to a 16-bit float, for those who do that when they store it."""
+    """`e` before it is rounded to a 16-bit float, for readers that round when they store."""
     match e:
         case Cast(x, DType.F16 | DType.BF16) if x.dtype is DType.F32:
             return x

@@ -1,10 +1,10 @@
-"""Lists of the terms of each row: a sparse matrix by rows (CSR), made of an index that says of each term to which row it is added.
+"""Lists of the terms of each row: a sparse matrix by rows (CSR), built from an index that gives the row of each term.
 
     first[i] = how many terms rows before i have, for 0 <= i <= rows
     rank[e]  = how many terms are before e, by their rows and within a row by their numbers
     order[k] = the term of rank k
 
-So the terms of row i are order[j] for first[i] <= j < first[i + 1], in their order. A kernel family makes all three at once.
+So the terms of row i are order[j] for first[i] <= j < first[i + 1], in their order. A kernel family computes all three at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class RowLists(msgspec.Struct, frozen=True):
 def row_lists(
     index: Index, rows: int, terms: int, name: Callable[[str], str], origin: str = ""
 ) -> RowLists:
-    """The lists of `terms` terms. name: a fresh name of a stem."""
+    """The lists of `terms` terms. name: gives a fresh name for a stem."""
     first = Tensor(name("first"), (rows + 1,), DType.I64)
     rank = Tensor(name("rank"), (terms,), DType.I64)
     order = Tensor(name("order"), (terms,), DType.I64)
@@ -72,7 +72,7 @@ def row_lists(
 
 
 def lists_of(order: Compute, computes: Mapping[str, Compute]) -> RowLists | None:
-    """The lists whose `order` this is; None where it is none. computes: all that it may be made of, by name."""
+    """The lists whose `order` this is; None where it is none. computes: possible operands, by name."""
     match order:
         case Compute(reduce=(_,), body=Select(Binary("eq", Load(rank, (_,)), _), _, _)):
             ranked = computes.get(rank.name)

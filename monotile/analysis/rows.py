@@ -5,7 +5,7 @@ from monotile.ir.program import Compute
 
 
 def copied_row(s: Compute) -> tuple[Tensor, tuple[Expr, ...]] | None:
-    """The tensor and the leading indices of whose row `s` is a copy, as it is and whole; None where it is none."""
+    """The tensor and the leading indices of the row that `s` copies whole and unchanged; None where it copies none."""
     if s.combiner is not None or not isinstance(s.body, Load):
         return None
     whole, index = s.body.tensor, s.body.index

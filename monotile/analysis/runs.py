@@ -1,4 +1,5 @@
-"""Products whose right operand may be a copy in panels, and whose left one is read in runs: windows of an image with zeros around it, channels last."""
+"""Products whose right operand may be a copy in panels and whose left operand is read in contiguous runs: zero-padded windows of a
+channels-last image."""
 
 from collections.abc import Container, Sequence
 
@@ -15,7 +16,7 @@ LEAST = 16  # values of a run: looking up where one begins takes as long as mult
 
 
 def in_panels(factor: Expr, element: DType, copied: Container[str]) -> bool:
-    """Whether a right operand of such elements may be read from a copy of the weight: all of it lies as its axes say."""
+    """Whether a right operand of such elements may be read from a copy of the weight: all of it, in its own index order."""
     if not isinstance(factor, Load) or factor.tensor.name not in copied:
         return False
     straight = all(isinstance(atom, Axis) for atom, _ in offset(factor).terms)
@@ -23,7 +24,7 @@ def in_panels(factor: Expr, element: DType, copied: Container[str]) -> bool:
 
 
 def order_of_left(c: Compute, found: Contraction) -> tuple[int, ...]:
-    """The reduce axes as the left operand, a masked load, has them: those along which neighbours lie furthest apart first; none where it is something else."""
+    """The reduce axes in the memory order of the left operand, a masked load: largest stride first; none where it is something else."""
     x = masked(found.left)
     if x is None:
         return ()
@@ -32,7 +33,8 @@ def order_of_left(c: Compute, found: Contraction) -> tuple[int, ...]:
 
 
 def run_of(factor: Expr, k: Sequence[Axis]) -> int:
-    """How many values of the row-major axes `k` lie side by side in what `factor` loads under a condition, all of them or none; 0 where they are few."""
+    """How many values of the row-major axes `k` are contiguous in the masked load of `factor`, under one condition; 0 where they are
+    few."""
     x = masked(factor)
     if x is None or x.cond == TRUE or any(loads(i) for i in x.load.index):
         return 0
@@ -46,8 +48,8 @@ def run_of(factor: Expr, k: Sequence[Axis]) -> int:
 
 
 def read_in_runs(c: Compute, found: Contraction, copied: Container[str]) -> int:
-    """How long the runs are in which the product reads its left operand in place, by a table of where those of each row begin; 0 where it does not.
-    copied: weights of which there may be copies in panels."""
+    """The length of the runs in which the product reads its left operand in place, by a table of each row's run addresses; 0 where it
+    does not. copied: weights of which there may be copies in panels."""
     plain = found.left.dtype is c.body.dtype and not c.live and not found.grains
     if not plain or not in_panels(found.right, c.body.dtype, copied):
         return 0
@@ -56,5 +58,5 @@ def read_in_runs(c: Compute, found: Contraction, copied: Container[str]) -> int:
 
 
 def whole_runs(run: int, most: int) -> int:
-    """The largest chunk of k, of `most` values at most, that has whole runs, or divides one."""
+    """The largest chunk of k, of at most `most` values, that has whole runs, or divides one."""
     return next(d for d in range(most, 0, -1) if d % run == 0 or run % d == 0)

@@ -1,9 +1,8 @@
-"""The structure of a statement, apart from the data that it works on.
+"""The structure of a statement, without the data that it works on.
 
-One traversal visits every place where a copy of a statement may differ: the tensors that it reads
-(slots), the tensors that it defines, and the integer literals of index arithmetic. `record` lists them and
-returns the rest as a hashable key; `rewrite` replaces them. Sums are visited in the normal
-form of `analysis.linear`, so that `i0` and `i0 + 4` differ in a literal, not in structure.
+One traversal visits every place where a copy of a statement may differ: the tensors that it reads (slots), the tensors that it defines,
+and the integer literals of index arithmetic. `record` lists them and returns the rest as a hashable key; `rewrite` replaces them. Sums
+are visited in the normal form of `analysis.linear`, so that `i0` and `i0 + 4` differ in a literal, not in structure.
 """
 
 from collections.abc import Hashable

@@ -1,8 +1,8 @@
-"""Old values that are written over: what must precede that, and which statements may do so without a copy.
+"""Old values of states that are overwritten: what must come before that, and which statements may overwrite without a copy.
 
-A state's memory holds its old value until the statement that writes it, its writer. Every reader of the old value
-comes before the writer, or is the writer (or shares its step) and reads only the element that it writes. What a loop carries in place is
-the same in each of its iterations.
+A state's memory holds its old value until its writer, the statement that overwrites it. Every reader of the old value comes before the
+writer, or is the writer (or shares its step) and reads only the element that it writes. The same holds for a value that a loop carries
+in place, in each iteration.
 """
 
 import functools
@@ -43,7 +43,7 @@ def steady_weights(program: Program) -> frozenset[str]:
 
 
 def scattered(program: Program) -> dict[str, str]:
-    """For each state that Scatters, and loops, may update in place: the name of its old value, by the name of what the first of these makes."""
+    """For each state that Scatters, and loops, may update in place: maps the result of the first of these to the name of the old value."""
     whole = [(u, t) for u in updates(program) for t in u.old if len(u.old) == 1]
     pairs = [(t.name, u.result.name) for u, t in whole if t.shape == u.result.shape]
     found = chains(program.body, pairs, [t.name for t in program.outputs]) if pairs else {}
@@ -51,7 +51,7 @@ def scattered(program: Program) -> dict[str, str]:
 
 
 def waits(program: Program) -> dict[str, frozenset[str]]:
-    """By the tensor name of what first writes over an old value: the tensors that readers of the old value define."""
+    """Maps the first statement that overwrites an old value to the tensors that readers of that value define."""
     first = {old: writer for writer, old in scattered(program).items()}
     out: dict[str, frozenset[str]] = {}
     for u in updates(program):
@@ -70,7 +70,7 @@ def _read_by(body: Iterable[Statement], old: set[str], writer: str) -> frozenset
 
 @functools.lru_cache(maxsize=64)
 def overwritten_by(program: Program) -> Mapping[str, frozenset[str]]:
-    """By each Compute or Scatter that writes over an old value, a state's or what a loop carries in place: the tensors that have held it."""
+    """Maps each Compute or Scatter that overwrites an old value, a state's or a loop carry's in place, to the tensors that have held it."""
     out: dict[str, frozenset[str]] = {}
     for u in updates(program):
         old = frozenset(t.name for t in u.old)
@@ -95,8 +95,8 @@ def may_share(
     writers: Mapping[str, frozenset[str]],
     tables: Mapping[str, int],
 ) -> bool:
-    """Whether these steps may be one stage: no task overwrites an old value that another task reads. writers, tables: `overwritten_by` and
-    `tables_of` of the Program."""
+    """Whether these steps may be one stage: no task overwrites an old value that another task reads. writers, tables: `overwritten_by`
+    and `tables_of` of the Program."""
     for step, at, old in _writers(steps, writers):
         own = step[: at + 1]
         for s in own:
@@ -113,7 +113,7 @@ def may_share(
 def _writers(
     steps: Sequence[Sequence[Compute | Scatter]], writers: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[Sequence[Compute | Scatter], int, frozenset[str]]]:
-    """The steps that write over old values, the places of the statements that do, and those values."""
+    """The steps that overwrite old values, the positions of their statements, and those values."""
     for step in steps:
         for at, s in enumerate(step):
             if s.out.name in writers:

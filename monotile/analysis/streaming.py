@@ -1,6 +1,6 @@
-"""Weights that a launch reads from memory anew each time it needs them: all together are more than the last-level cache holds, most of
-them are multiplied with a few vectors only, and no loop reads the same of them often enough to keep it on chip. They come in whole
-rows, along which is summed, or in parts of rows, across which is."""
+"""Streamed weights: those that a launch reads from memory again each time that they are used. Together they exceed the last-level cache,
+most of them are multiplied with a few vectors only, and no loop reads the same of them often enough to keep it on chip. They are read
+in whole rows, along which is summed, or in parts of rows, across which is summed."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from monotile.analysis.states import steady_weights
 from monotile.ir.expr import Axis, Load, axes_of, loads
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 
-# Times that an element is used, vectors that a matrix is multiplied with: as threads multiply it, and as tensor cores do once codes are decoded.
+# Uses of an element, vectors that a matrix is multiplied with: as threads multiply it, and as tensor cores do once codes are decoded.
 FEW, MANY = 8, 16
 VECTOR = 16  # bytes of one access
 
@@ -39,7 +39,7 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
 
 
 def _most_times(program: Program) -> dict[str, int]:
-    """How often an element may be used of what is summed along its last dimension. One may count for several: codes in words."""
+    """How often an element that is summed along its last dimension may be used. One may count as several: codes in words."""
     found: dict[str, int] = {}
     for s in statements(program.body):
         if isinstance(s, Compute):
@@ -55,7 +55,8 @@ def _most_times(program: Program) -> dict[str, int]:
 
 
 def across(x: Load, along: Axis, axes: Sequence[Axis]) -> bool:
-    """Whether neighbours among the results, whose axes are `axes`, read whole vectors of `x` at each place of `along`, which is one of its dimensions."""
+    """Whether neighbours among the results, whose axes are `axes`, read whole vectors of `x` at each position of `along`, one of its
+    dimensions."""
     used = frozenset[Axis]().union(*map(axes_of, x.index))
     wide = [a for a in axes if a.extent > 1 and a in used]
     others = [i for i in x.index if i != along]
@@ -66,7 +67,7 @@ def across(x: Load, along: Axis, axes: Sequence[Axis]) -> bool:
 
 
 def _same_each_time(loop: Loop) -> Iterator[Load]:
-    """What the loop's body reads alike in every iteration."""
+    """Whether the loop's body reads the same of it in every iteration."""
     axes = {loop.axis, *(s.axis for s in statements(loop.body) if isinstance(s, Loop))}
     for s in statements(loop.body):
         if isinstance(s, (Compute, Scatter)):

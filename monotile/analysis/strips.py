@@ -1,4 +1,4 @@
-"""Concatenations along the last dimension, as choices between loads."""
+"""Concatenations along the last dimension, as selections between loads."""
 
 from monotile.analysis.affine import affine
 from monotile.analysis.masked import choice
@@ -6,7 +6,7 @@ from monotile.ir.expr import Expr, Load, Tensor, loads
 
 
 def parts(e: Expr) -> dict[Tensor, int] | None:
-    """The tensors that the choice `e` is of, each with the column where it begins; None if they do not lie side by side along the last dimension."""
+    """The tensors between which `e` selects, each with its first column; None if they are not adjacent along the last dimension."""
     found = [x.load for x in choice(e) or ()]
     if (
         len(found) < 2
@@ -23,6 +23,6 @@ def parts(e: Expr) -> dict[Tensor, int] | None:
 
 
 def _rows(x: Load) -> tuple[object, ...]:
-    """All that has to be the same of loads from one row, but the column."""
+    """Equal for loads from one row, whatever the column."""
     t = x.tensor
     return (t.dtype, t.shape[:-1], tuple(affine(i).expr for i in x.index[:-1]), len(x.index))

@@ -1,7 +1,7 @@
-"""Factors that have two of each four neighbours along an axis, as tensor cores take them (2:4): the values side by side, and their places among
-the four, two bits each, in a byte for eight neighbours.
+"""2:4 sparse factors, as tensor cores take them: two of each four neighbours along an axis are stored, side by side, with their positions
+among the four, two bits each, in a byte for eight neighbours.
 
-Such a factor is recognised by what it computes: it is evaluated for every byte whose places ascend.
+Such a factor is recognised by its values: it is evaluated for every byte whose positions ascend.
 """
 
 import functools
@@ -45,7 +45,7 @@ class TwoOfFour:
 
 @functools.lru_cache(maxsize=4096)
 def two_of_four(factor: Expr, along: Axis) -> TwoOfFour | None:
-    """How `factor` is stored, if it is stored so; the places are known to ascend."""
+    """How `factor` is stored, if it is 2:4 sparse; its positions are known to ascend."""
     if isinstance(factor, Load) or along.extent % RUN or not factor.dtype.is_float:
         return None
     known = {e.x for e in walk(factor) if isinstance(e, Unary) and e.op == "ascends"}
@@ -63,7 +63,7 @@ def two_of_four(factor: Expr, along: Axis) -> TwoOfFour | None:
 
 
 def _in_order(values: list[Load], along: Axis) -> tuple[Load, Load] | None:
-    """The two in their order in memory, if they are those of each four, side by side."""
+    """The two in their order in memory, if they are the values of each four, side by side."""
     start = [_at(x, along, 0) for x in values]
     first, second = sorted(zip(start, values, strict=True), key=lambda x: x[0].constant)
     beside = first[0].terms == second[0].terms and second[0].constant == first[0].constant + 1
@@ -78,7 +78,7 @@ def _in_order(values: list[Load], along: Axis) -> tuple[Load, Load] | None:
 
 
 def _one_byte(byte: Load, along: Axis) -> bool:
-    """Whether each run of eight neighbours reads a byte of its own, one after the other."""
+    """Whether each run of eight neighbours reads its own byte, in order."""
     first = _at(byte, along, 0)
     alike = all(_at(byte, along, n) == first for n in range(RUN))
     return byte.dtype is DType.U8 and alike and _advances(first, along, 1)
@@ -90,14 +90,14 @@ def _run(along: Axis) -> Axis:
 
 
 def _advances(where: Affine, along: Axis, step: int) -> bool:
-    """Whether an offset is so many elements further for each run, and depends on its number in no other way."""
+    """Whether an offset advances by so many elements for each run, and depends on its number in no other way."""
     run = _run(along)
     inner = any(run in axes_of(a) for a, _ in where.terms if a != run)
     return where.coefficient(run) == step and not inner
 
 
 def _at(x: Load, along: Axis, n: int) -> Affine:
-    """The offset of what neighbour `n` of a run reads."""
+    """The offset that neighbour `n` of a run reads."""
     place = add(mul(_run(along), idx(RUN)), idx(n))
     return offset(
         Load(x.tensor, tuple(affine(substitute(i, {along.name: place})).expr for i in x.index))
@@ -105,7 +105,7 @@ def _at(x: Load, along: Axis, n: int) -> Affine:
 
 
 def _selects(factor: Expr, along: Axis, values: tuple[Load, Load], byte: Load) -> bool:
-    """Whether it is each value at its place, and zero elsewhere, for all bytes that ascend."""
+    """Whether it is each value at its position, and zero elsewhere, for all bytes that ascend."""
     number, which = Axis("number", RUN), Axis("which", BYTES)
     given, bytes_ = Tensor("given", (VALUES,), factor.dtype), Tensor("bytes", (BYTES,), DType.U8)
 
@@ -129,7 +129,7 @@ def _selects(factor: Expr, along: Axis, values: tuple[Load, Load], byte: Load) -
 
 
 def _expected(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each byte the eight neighbours; and whether its places ascend."""
+    """Maps each byte to the eight neighbours; and whether its positions ascend."""
     out, ascend = np.zeros((BYTES, RUN)), np.ones(BYTES, bool)
     for byte in range(BYTES):
         at = [byte >> 2 * n & 3 for n in range(VALUES)]

@@ -42,7 +42,7 @@ def either(a: Expr, b: Expr) -> Expr:
 
 
 def negated(e: Expr) -> Expr:
-    """Where `e` does not hold: of indices, the opposite comparison."""
+    """The negation of `e`: for comparisons of indices, the opposite comparison."""
     match e:
         case Binary(op, a, b) if op in NEGATED and a.dtype is DType.I64:
             return Binary(NEGATED[op], a, b)

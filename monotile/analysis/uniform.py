@@ -1,4 +1,5 @@
-"""What is uniform over the lanes of a vector, or said by the lane alone: conditions, quotients and remainders of indices."""
+"""Uniformity over the lanes of a vector: conditions, quotients and remainders of indices that are equal for all lanes, or depend on the
+lane alone."""
 
 import math
 
@@ -20,8 +21,8 @@ from monotile.ir.expr import (
 
 
 def fold_uniform(e: Expr, lane: Axis) -> Expr:
-    """`e` with every comparison and quotient of indices that is uniform over `lane` rewritten without it, and quotients and remainders that
-    nothing else says without anything else."""
+    """`e` with every comparison and quotient of indices that is uniform over `lane` rewritten without it, and quotients and remainders
+    that depend on the lane alone rewritten without other axes."""
 
     def go(node: Expr) -> Expr:
         if lane not in axes_of(node):

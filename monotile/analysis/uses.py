@@ -83,7 +83,8 @@ class Uses:
 
 
 def _share(cond: Expr) -> float | None:
-    """Of the neighbours along an axis, for how many a condition on the remainder of their number holds; None of any other."""
+    """The fraction of neighbours along an axis for which a condition on the remainder of their number holds; None for any other
+    condition."""
     match cond:
         case Binary("eq", Binary("mod", Axis(), Const(k)), Const(c)) if 0 <= int(c) < int(k):
             return 1 / int(k)
@@ -95,12 +96,12 @@ def _share(cond: Expr) -> float | None:
 
 @functools.lru_cache(maxsize=1 << 15)
 def _parted(e: Expr) -> bool:
-    """Whether a remainder says of something in `e` at which points it counts."""
+    """Whether a condition on a remainder decides at which points something in `e` counts."""
     return any(isinstance(x, Select) and _share(x.cond) for x in walk(e))
 
 
 def _shares(e: Expr) -> dict[Load, float]:
-    """For each Load in `e`, at how many of all points it counts, as far as remainders say."""
+    """For each Load in `e`, the fraction of all points at which it counts, as far as conditions on remainders decide."""
     found: dict[Load, float] = {}
     if isinstance(e, Load):
         found[e] = 1.0
@@ -117,7 +118,7 @@ def _shares(e: Expr) -> dict[Load, float]:
 
 
 def references(body: tuple[Statement, ...]) -> tuple[Counter[str], Counter[str]]:
-    """How often the statements of `body`, and those inside, refer to each tensor as a whole: in updates, carries, stacks, as what decides; and
+    """How often the statements of `body`, and those inside, use each tensor as a whole: in updates, carries, stacks, as conditions; and
     how often they load from it."""
     whole, loaded = Counter[str](), Counter[str]()
     for s in statements(body):

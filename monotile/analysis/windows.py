@@ -10,7 +10,7 @@ from monotile.analysis.masked import masked
 from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
 from monotile.ir.program import Compute, Program, statements
 
-FEW_WINDOWS = 8  # by which it is seen how they overlap
+FEW_WINDOWS = 8  # windows by which their overlap is measured
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def in_groups(self) -> bool:
-        """Whether a result's channel says which of the image's are summed."""
+        """Whether a result's channel determines which of the image's channels are summed."""
         return any(a != self.along for a in axes_of(self.image.index[self.channel]))
 
 
@@ -81,7 +81,7 @@ def _window(c: Compute, image: Load, other: Expr) -> Window | None:
 
 
 def _overlap(c: Compute, image: Load) -> bool:
-    """Whether neighbouring windows share places, as rows of a matrix whose two dimensions are one do not."""
+    """Whether neighbouring windows overlap; rows of a matrix viewed with two dimensions as one do not."""
     axes = [a for a in c.axes if a.extent > 1]
     for where in map(affine, image.index):
         steps = [abs(step) for a in axes if (step := where.coefficient(a))]
@@ -100,14 +100,15 @@ class Sliding(msgspec.Struct, frozen=True):
     dilation: int
 
     def reads(self, windows: int, terms: int) -> int:
-        """The number of places that so many windows read together."""
+        """The number of positions that so many windows read together."""
         first = {self.step * n for n in range(windows)}
         return len({at + self.dilation * k for at in first for k in range(terms)})
 
 
 @functools.lru_cache(maxsize=4096)
 def sliding(c: Compute) -> Sliding | None:
-    """How windows overlap in the first Load whose place depends on both their own axis and a term's; along the reduce axis by which they share most."""
+    """How windows overlap in the first Load whose index depends on both an output axis and a reduction axis; along the reduction axis by
+    which they share most."""
     if len(c.axes) < 2:
         return None
     for x in loads(c.body):
@@ -126,5 +127,5 @@ def sliding(c: Compute) -> Sliding | None:
 
 
 def _share(s: Sliding, windows: int, terms: int) -> float:
-    """Of what so many windows read one by one, what they read together."""
+    """For so many windows, the positions that they read together as a fraction of those that they read one by one."""
     return s.reads(windows, terms) / (windows * terms)

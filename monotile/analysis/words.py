@@ -1,6 +1,6 @@
 """Elements of which some CPUs multiply and add the neighbours in 32 bits at once: Intel's AMX (`kernels/matmul/words.py`).
 
-A panel of a right operand has two tiles of columns; 64 bytes along k of these are multiplied at once.
+A panel of a right operand has two tiles of columns; 64 bytes of these along k are multiplied at once.
 """
 
 from collections.abc import Container
@@ -15,6 +15,6 @@ _BY_TYPE = {DType.BF16: "amx.bf16", DType.I8: "amx.int8", DType.U8: "amx.int8"}
 
 
 def by_words(dtype: DType, instructions: Container[str]) -> str:
-    """The one of a target's instructions that does so with elements of a type; "" where there is none."""
+    """The target's instruction that does so with elements of a type; "" where there is none."""
     name = _BY_TYPE.get(dtype, "")
     return name if name in instructions else ""

@@ -29,7 +29,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def product_kind(s: Statement) -> str:
-    """By which instruction a sum of products is bound: "mma8", "mma16" or "float32"; "" for anything else."""
+    """The instruction that bounds a sum of products: "mma8", "mma16" or "float32"; "" for anything else."""
     product = contraction(s) if isinstance(s, Compute) else None
     if product is None:
         return ""

@@ -1,4 +1,4 @@
-"""From a tensor's place to the address of an element: base pointer, origin and strides."""
+"""Address computation: from a tensor's place to an element's base pointer, origin and strides."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from monotile.plan.places import (
     Workspace,
 )
 
-WIDEST = 16  # bytes that one access moves
+WIDEST = 16  # bytes of the widest access
 
 
 def loop_variable(axis: str) -> str:
@@ -37,7 +37,7 @@ def coordinates(grid: Sequence[int]) -> tuple[Axis, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """origin: per dimension, the index that lies at the base. strides: elements from one index to the next."""
+    """origin: per dimension, the index stored at the base. strides: elements from one index to the next."""
 
     origin: tuple[Affine, ...]
     strides: tuple[int, ...]
@@ -51,7 +51,7 @@ class Layout:
 
 
 def layout(place: Place, shape: tuple[int, ...], task: Sequence[Axis]) -> Layout:
-    """How the elements of a tensor (without a weight's table dimensions) lie behind the base of `place`.
+    """The layout of a tensor's elements (without a weight's table dimensions) relative to the base of `place`.
 
     task: the coordinates of the task.
     """
@@ -126,7 +126,7 @@ def base(place: Place, part: str) -> str:
             if first is not None:
                 text = f"({loop} == 0 ? {base(first, part)} : {text})"
             return text
-        case Final(of):  # the loop variable is what it was then
+        case Final(of):  # the loop variable keeps its last value
             return base(of, part)
         case Register():
             raise InternalError("a value in a register has no address")
@@ -154,7 +154,7 @@ def part_number(index: Sequence[Expr], extents: Sequence[int]) -> Expr:
 
 
 def alignment(place: Place) -> int:
-    """Bytes that the base of `place` is a multiple of, as far as vectors care."""
+    """A number of bytes that divides the base of `place`, up to the widest vector."""
     match place:
         case Pointer() | Register():
             return WIDEST
@@ -172,12 +172,12 @@ def alignment(place: Place) -> int:
 
 
 def others(offset: Affine, lane: Axis) -> Affine:
-    """`offset` without the term of the lane itself."""
+    """`offset` without the lane's own term."""
     return Affine(tuple(t for t in offset.terms if t[0] != lane), offset.constant)
 
 
 def is_pack(offset: Affine, lane: Axis, size: int, place: Place | None) -> bool:
-    """Whether lanes' elements, each of `size` bytes, are neighbours and aligned in `place`, or anywhere for None.
+    """Whether lanes' elements, each of `size` bytes, are contiguous and aligned in `place`, or in any place for None.
 
     offset: of a lane's element; no other term of it differs from lane to lane.
     """

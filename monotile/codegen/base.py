@@ -1,7 +1,7 @@
-"""What the emitters of all targets share: tensors in memory, a step's elements, the walk of the Plan.
+"""The base class of all emitters: tensors in memory, a step's elements, the walk of the Plan.
 
-An emitter spells out a Plan; it decides nothing. A target's class says how a stage's threads share a
-step's region, and brings the device headers that define the names used here:
+An emitter translates a Plan to text; it decides nothing. A target's subclass defines how a stage's threads divide a step's region, and its
+device headers define the names used here:
     idx                              the index type
     MT_POINTER(n)                    entry n of the launch's pointers
     workspace, scratch               char*: the call's workspace, the worker's on-chip memory
@@ -87,7 +87,7 @@ class Emitter(Expressions):
         self.sizes = program.by_value
         self.constant = given - old_values(program) - self.watched
         self.loop_axes = loop_axes(program)
-        self._parameters: dict[str, Base] = {}  # pointers that the function being written is given
+        self._parameters: dict[str, Base] = {}  # the pointer parameters of the current function
         self._names: list[str] = []  # of all its pointers
         self._own: frozenset[str] = frozenset()
         self._asked: frozenset[str] = frozenset()
@@ -99,7 +99,7 @@ class Emitter(Expressions):
         """Write the step."""
 
     def check_width(self) -> None:
-        """Once all is written: raises PlanError where an index may not fit the Plan's bits, so that no wrong kernel leaves."""
+        """Called at the end: raises PlanError where an index may not fit the Plan's bits, so that no wrong kernel is emitted."""
         if self.overflow and not self.wide:
             raise PlanError("the Plan's indices have 32 bits, and some of its kernel need 64")
 
@@ -109,7 +109,7 @@ class Emitter(Expressions):
         return self.load(e.tensor, *self.element(e))
 
     def element(self, e: Load) -> tuple[str, str]:
-        """Base pointer and offset of what `e` loads from memory."""
+        """Base pointer and offset of the element that `e` loads from memory."""
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
         return self.address(e.tensor, e.index, place)
 
@@ -136,7 +136,7 @@ class Emitter(Expressions):
         return pointer, self.total(self.layout(tensor, place).offset(safe[table:]))
 
     def layout(self, tensor: Tensor, place: Place) -> Layout:
-        """Of `tensor` without the table dimensions that it may have as a weight."""
+        """The layout of `tensor` without the table dimensions that it may have as a weight."""
         return layout(place, tensor.shape[self.tables.get(tensor.name, 0) :], self._task)
 
     def pointer(self, tensor: Tensor, place: Place, part: Expr) -> str:
@@ -160,8 +160,9 @@ class Emitter(Expressions):
         return known
 
     def _kind(self, tensor: Tensor) -> str:
-        """The type of pointers into `tensor`. What the host uses meanwhile is volatile: each access is made, once, where it is written, and
-        for all to see: for CUDA as `ld.relaxed.sys` and `st.relaxed.sys` (PTX ISA, memory consistency model)."""
+        """The pointer type for `tensor`. For tensors that the host accesses meanwhile it is volatile, so that each access is made, once,
+        where it is written, and is visible to all: for CUDA as `ld.relaxed.sys` and `st.relaxed.sys` (PTX ISA, memory consistency
+        model)."""
         if tensor.name in self.sizes:
             return "mt_size" if tensor.dtype is DType.I64 else "mt_number"
         volatile = "volatile " if tensor.name in self.watched else ""
@@ -173,7 +174,7 @@ class Emitter(Expressions):
         return f"({self._kind(b.tensor)})({base(b.place, '' if number == '0' else number)})"
 
     def position(self, i: Expr, extent: int, tensor: Tensor) -> Expr:
-        """`i` as an expression without Loads; what is computed from data is checked here, where it is not seen to be in range."""
+        """`i` as an expression without Loads; a data-dependent index is checked here, unless it is proven to be in range."""
         if not loads(i):
             return i
         key = ("position", i, extent, tensor.name)
@@ -193,7 +194,7 @@ class Emitter(Expressions):
         return Axis(known, extent)
 
     def check(self, message: str) -> int:
-        """The number of a check with this message at the current statement."""
+        """The number of the check with this message at the current statement."""
         where = f"{message}, at {self._origin}" if self._origin else message
         if where not in self.checks:
             self.checks.append(where)
@@ -209,7 +210,7 @@ class Emitter(Expressions):
     def steady(self, e: Expr) -> bool:
         if not isinstance(e, Load) or not axes_of(e).issubset(self.loop_axes.values()):
             return False
-        name = e.tensor.name  # of an input there may be less than its shape says
+        name = e.tensor.name  # an input may have fewer elements than its shape
         if name not in self.weights or name not in self.constant or any(map(loads, e.index)):
             return False
         spans = zip(map(interval, e.index), e.tensor.shape, strict=True)
@@ -218,7 +219,7 @@ class Emitter(Expressions):
     # A step's elements.
 
     def sites(self, stage: Stage, *, bounded: bool = True) -> Iterator[Site]:
-        """Each step, once its task's coordinates c0, c1, ... are variables of an open block; `step` writes it. bounded: whether the
+        """Each step, with its task's coordinates c0, c1, ... as variables of an open block; `step` emits it. bounded: whether the
         scalars that bound it may be read yet."""
         self._own = frozenset(name for step in stage.steps for name in step.computes)
         self._asked = frozenset(
@@ -238,7 +239,7 @@ class Emitter(Expressions):
             yield Site(step, before, anchor, rest, ranges, self.point(anchor, ranges), spans)
 
     def _spans(self, step: Step, anchor: Compute, point: Point) -> dict[str, Span]:
-        """Reads what bounds a step. point: of the task, in which the axes that bounds depend on have one value."""
+        """Loads the bounds of a step. point: of the task, in which the axes that bounds depend on have one value."""
         extents = {a.name: a.extent for a in (*anchor.axes, *anchor.reduce)}
         ends = {t.name: t for t in ends_of(anchor)}
         out: dict[str, Span] = {}
@@ -258,7 +259,7 @@ class Emitter(Expressions):
         return out
 
     def _end(self, load: Load, extent: int) -> Axis:
-        """A variable that has the value of `load`, which is less than `extent`."""
+        """A variable with the value of `load`, which is less than `extent`."""
         variable = self.writer.fresh("live")
         text = bare(self.value(load))
         self.writer.write(f"const idx {variable} = (idx)({text});")
@@ -266,13 +267,13 @@ class Emitter(Expressions):
         return Axis(variable, extent)
 
     def _bounded(self, r: Range, anchor: Compute | Scatter, spans: Mapping[str, Span]) -> Range:
-        """`r` without what is dead, where it is along one axis."""
+        """`r` without dead positions, where it is along one axis."""
         own = [a for a in (anchor.axes[p] for p in r.dim.axes) if a.extent > 1]
         span = spans.get(own[0].name) if len(own) == 1 else None
         return r if span is None or r.dim.lead else self.bounded(r, span)
 
     def bounded(self, r: Range, span: Span) -> Range:
-        """`r` without at least some of what is dead."""
+        """`r` without at least some dead positions."""
         return r
 
     def range(self, dim: Dim, variable: str) -> Range:
@@ -288,7 +289,7 @@ class Emitter(Expressions):
         return self.root(substitute(e, dict(point)))
 
     def finish(self, site: Site, point: Mapping[str, Expr], text: str, dtype: DType) -> None:
-        """Store the anchor's value at `point`, given as text in `dtype`; then what follows it."""
+        """Emits the store of the anchor's value at `point`, given as text in `dtype`, and the epilogue."""
         anchor = site.anchor
         if isinstance(anchor, Scatter):
             self._scatter(anchor, point, text)
@@ -305,12 +306,12 @@ class Emitter(Expressions):
     def settle(
         self, s: Compute, point: Mapping[str, Expr], text: str, dtype: DType, *, used: bool
     ) -> None:
-        """Store the value of `s` at `point`, given as text in `dtype`. used: whether the step reads it as well."""
+        """Stores the value of `s` at `point`, given as text in `dtype`. used: whether the step reads it as well."""
         text = self.made(s, text, dtype, used=used)
         self.put(s, point, text)
 
     def made(self, s: Compute, text: str, dtype: DType, *, used: bool) -> str:
-        """Text of the value of `s`, given in `dtype`; from here on its current element, where it is used again."""
+        """Text of the value of `s`, given in `dtype`; from here on it is the current element of its tensor, if later statements read it."""
         text = self.as_stored(s.out, text, dtype, used=used)
         places = stored(self.plan.places[s.out.name])
         if used or len(places) + self.hands_on(s.out) > 1:
@@ -322,13 +323,13 @@ class Emitter(Expressions):
         return text
 
     def as_stored(self, t: Tensor, text: str, dtype: DType, *, used: bool) -> str:
-        """Text of a value of `t`, given in `dtype`: rounded, but for what a store rounds, or nobody asks for exactly."""
+        """Text of a value of `t`, given in `dtype`: rounded, unless the store rounds or no reader needs the exact rounding."""
         small = t.dtype in SMALL_FLOATS and dtype.compute is DType.F32
         exactly = t.name in self._asked or t.dtype.is_float8 or not self.options.excess_precision
         return text if small and not (used and exactly) else convert(text, dtype, t.dtype)
 
     def put(self, s: Compute, point: Mapping[str, Expr], text: str) -> None:
-        """Write the value of `s` at `point` wherever it is stored, and send it."""
+        """Emits the stores of the value of `s` at `point` to all its places, and its message."""
         index = [point[a.name] for a in s.axes]
         if self.hands_on(s.out):
             self.hand_on(s.out, index, text)
@@ -340,23 +341,23 @@ class Emitter(Expressions):
         return bool(stored(self.plan.places[tensor.name])) or self.hands_on(tensor)
 
     def hands_on(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is a message."""
+        """Whether `tensor` is sent as a message."""
         return False
 
     def hand_on(self, tensor: Tensor, index: Sequence[Expr], value: str) -> None:
-        """Write what sends an element of a message."""
+        """Emits the code that sends an element of a message."""
 
     def write(self, tensor: Tensor, index: Sequence[Expr], place: Place, value: str) -> None:
-        """Write a store of `value` to the element of `tensor` at `index` in `place`."""
+        """Emits a store of `value` to the element of `tensor` at `index` in `place`."""
         pointer, offset = self.address(tensor, index, place)
         self.writer.write(self.live(self.store(tensor.dtype, pointer, offset, value)))
 
     def live(self, store: str) -> str:
-        """`store`, where there is anything to store."""
+        """`store`, under the condition for storing, if there is one."""
         return f"if ({self.stored_if}) {store}" if self.stored_if else store
 
     def _answer(self, s: Scatter, point: Mapping[str, Expr], text: str) -> None:
-        """Write what an element has to say to a question about all of them, where it says anything."""
+        """Emits an element's part of a full reduction to a predicate: a store to its flag, where the element decides it."""
         index = [substitute(i, dict(point)) for i in s.index]
         found = text if s.combiner == "any" else f"!({bare(text)})"
         for place in stored(self.plan.places[s.out.name]):
@@ -379,8 +380,8 @@ class Emitter(Expressions):
 
 
 def within(part: Expr, table: Sequence[int]) -> Expr:
-    """`part` as a number that a table of pointers has, also where its condition does not hold: a pointer is
-    taken before the condition is tested."""
+    """`part` clamped to the entries of a table of pointers, also where its condition does not hold: a pointer is loaded before the
+    condition is tested."""
     last = math.prod(table) - 1
     reach = interval(part)
     if reach is not None and reach.inside(0, last):

@@ -1,4 +1,4 @@
-"""What kernel families may ask of the emitter of a target whose workers are blocks of threads."""
+"""The emitter interface for targets whose workers are blocks of threads, as kernel families use it."""
 
 import math
 from abc import abstractmethod
@@ -19,12 +19,13 @@ from monotile.plan.nodes import Plan, Stage, Step
 from monotile.targets.target import Target
 
 GIVEN = {"p": "const Params&", "workspace": "char* const"}
-READY = "mt::NoWait{}"  # a functor: nothing to wait for
+READY = "mt::NoWait{}"  # a functor that waits for nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`name` is an array of `count` vectors of `width` values; `number` is the text of the one that a thread needs in an iteration of its reduction."""
+    """`name` is an array of `count` vectors of `width` values; `number` is the text of the index of the vector that a thread uses in an
+    iteration of its reduction."""
 
     name: str
     element: str
@@ -43,9 +44,9 @@ class Held:
 
 
 class BlockEmitter(VectorEmitter):
-    """passed: parameters of every function, with their types. await_: the functor that waits for what the next step reads.
-    in_registers: what threads hold through a loop, by the image's name. prefetched: what the steps of the current stage asked for at its
-    beginning, by the weight; held_now: of these, the current step's. hot: stages beside streams in a loop."""
+    """passed: parameters of every function, with their types. await_: the functor that waits for the operands of the next step.
+    in_registers: values that threads hold through a loop, by the tensor's name. prefetched: the prefetches of the current stage's
+    steps at its beginning, by the weight; held_now: those of the current step. hot: stages beside streams in a loop."""
 
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
@@ -59,10 +60,11 @@ class BlockEmitter(VectorEmitter):
 
     @abstractmethod
     def with_pinned(self, site: Site) -> Site:
-        """The step, reading on chip what a loop keeps there."""
+        """The step, reading pinned weights on chip."""
 
     def bounded(self, r: Range, span: Span) -> Range:
-        """Vectors stay where they are: what begins before `Range.low`, a multiple of any vector, is dead. One element is left at least."""
+        """Vectors keep their positions: those before `Range.low`, a multiple of any vector width, are dead. At least one element
+        remains."""
         origin, end = bare(self.index(r.origin)), bare(self.index(span.end))
         count, low = r.count, ""
         if span.ends:
@@ -81,7 +83,7 @@ class BlockEmitter(VectorEmitter):
 
     @abstractmethod
     def write_prefetches(self, stage: Stage) -> None:
-        """Write what the stage's steps ask for at its beginning."""
+        """Emits the prefetches of the stage's steps at its beginning."""
 
     def held_of(self, tensor: Tensor) -> str | None:
         held = self.held_now.get(tensor.name) or self.in_registers.get(tensor.name)
@@ -99,7 +101,7 @@ class BlockEmitter(VectorEmitter):
     ) -> Generator[None]:
         """The function `name`; inside, a task's coordinates are variables.
 
-        held: what it is given in registers. late: whether it waits for the stage's hand-off, with its task or without.
+        held: its register parameters. late: whether it waits for the stage's hand-off, with its task or without.
         """
         most, workers = math.prod(stage.grid), self.plan.launch.workers
         given = self.passed | {h.name: f"{h.kind}&" for h in held}
@@ -132,14 +134,14 @@ class BlockEmitter(VectorEmitter):
         return f"grid.await();{self.profiling.awaited()}"
 
     def first_task(self, stage: Stage) -> str:
-        """Text of this worker's first task; there may be none of that number."""
+        """Text of this worker's first task number; it may be beyond the last task."""
         worker, workers = "mt::ptx::recompute(blockIdx.x)", self.plan.launch.workers
         if stage.first % workers == 0:
             return worker
         return f"({worker} + {workers - stage.first % workers}) % {workers}"
 
     def write_coordinates(self, grid: Sequence[str]) -> None:
-        """c0, c1, ...: the task's place in the row-major grid. grid: texts of its extents."""
+        """c0, c1, ...: the task's coordinates in the row-major grid. grid: texts of its extents."""
         for k, extent in enumerate(grid):
             above, step = (_unsigned(product(x)) for x in (grid[k:], grid[k + 1 :]))
             text = "task" if step == "1u" else f"(uint32_t)task / {step}"

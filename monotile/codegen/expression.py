@@ -1,13 +1,13 @@
 """Scalar expressions as C text: one base for C and CUDA C++.
 
-An axis of an expression that comes here is a variable of the generated source and has its name: whoever walks a
-step's axes substitutes them first. Each distinct value is named once, in the outermost block where
-it can be computed, and a Load is executed once. What a Select or a logical operator may leave
-unevaluated stays behind a condition if it touches memory; the rest is computed eagerly, which vectorises.
+The axes of an expression are variables of the generated source, by name: callers substitute a step's axes first. Each distinct value is
+named once (common subexpression elimination), in the outermost block where it can be computed, and a Load is executed once. Operands that a
+Select or a logical operator may leave unevaluated stay under a condition if they access memory; others are computed eagerly, which
+vectorises.
 
-Names that the device headers define (`T` of f32 f64 i8 i16 i32 i64 u8; smaller floats compute in f32):
-`mt_<op>_<T>(...)` for every operation that C has no operator for, with the semantics of `ir/expr.py`;
-`mt_round_f16` and so on (`SMALL_FLOATS`; of a float, to float); `MT_INF`, `MT_NAN`.
+Names that the device headers define (`T` of f32 f64 i8 i16 i32 i64 u8; smaller floats compute in f32): `mt_<op>_<T>(...)` for every
+operation that C has no operator for, with the semantics of `ir/expr.py`; `mt_round_f16` and so on (`SMALL_FLOATS`; of a float, to
+float); `MT_INF`, `MT_NAN`.
 """
 
 from abc import ABC, abstractmethod
@@ -43,10 +43,10 @@ _INDEX = frozenset({"add", "sub", "mul", "floordiv", "mod"})
 
 
 class Expressions(ABC):
-    """Writes values into the blocks of `writer`; a target says how memory is read.
+    """Emits values into the blocks of `writer`; a target defines how memory is read.
 
-    wide: index arithmetic runs in 64 bits (else in 32, and `overflow` tells afterwards whether that was enough).
-    values: the C type that holds a value of each element type. in_vectors: whether a compiler makes vectors of innermost loops.
+    wide: index arithmetic runs in 64 bits (else in 32, and `overflow` tells afterwards whether that was enough). values: the C type that
+    holds a value of each element type. in_vectors: whether a compiler vectorises innermost loops.
     """
 
     values: Mapping[DType, str]
@@ -57,7 +57,7 @@ class Expressions(ABC):
         self.overflow = False
         self.writer = Writer()
         self.registers: dict[str, str] = {}  # the variables of the current step's tensors
-        self.divisors: dict[str, str] = {}  # of these, the `mt::Divisor`s of those that divide much
+        self.divisors: dict[str, str] = {}  # the `mt::Divisor`s of those that divide often
         self.facts: dict[Expr, Interval] = {}
         self._variables: dict[Expr, frozenset[str]] = {}
         self._uses: dict[Expr, int] = {}
@@ -68,7 +68,7 @@ class Expressions(ABC):
 
     @abstractmethod
     def steady(self, e: Expr) -> bool:
-        """Whether `e` is an element in memory that is there, and the same, at all times."""
+        """Whether `e` is an element in memory that always exists and never changes."""
 
     @abstractmethod
     def place_variables(self, e: Load) -> frozenset[str]:
@@ -128,7 +128,7 @@ class Expressions(ABC):
         return text if len(text) <= LONGEST else self.name(e, e.dtype, lambda _: text)
 
     def _read_by_both(self, then: Expr, otherwise: Expr) -> None:
-        """Reads what either side reads in any case, so that no branch is needed for it."""
+        """Loads what both sides read unconditionally, so that no branch is needed for it."""
         if self.facts:
             return
         for x in unconditional(then):
@@ -136,7 +136,7 @@ class Expressions(ABC):
                 self.value(x)
 
     def _read_steady(self, *sides: Expr) -> None:
-        """Reads what is there in any case and does not change in the innermost loop: without a branch the choice may be a vector's."""
+        """Loads what always exists and does not change in the innermost loop: without a branch the select can be vectorised."""
         if self.facts or not self.in_vectors:
             return
         for x in (x for side in sides for x in loads(side)):
@@ -160,7 +160,7 @@ class Expressions(ABC):
         return variable
 
     def home(self, e: Expr, *, asked: bool = False) -> Block:
-        """Where `e` is computed. asked: where it is asked for, as it is checked there, even if it is steady."""
+        """Where `e` is computed. asked: at the current position, since it is checked there, even if it is steady."""
         read = (self._in_memory(x) and (asked or not self.steady(x)) for x in loads(e))
         return self.writer.home(self.variables(e), memory=bool(self.facts) or any(read))
 
@@ -187,7 +187,7 @@ class Expressions(ABC):
         self._variables.clear()
 
     def forget(self) -> None:
-        """Begin a new step: registers and uses of the last one are gone."""
+        """Begins a new step: registers and uses of the last one are dropped."""
         self.registers.clear()
         self.divisors.clear()
         self._variables.clear()
@@ -197,7 +197,7 @@ class Expressions(ABC):
         return isinstance(e, Load) and e.tensor.name not in self.registers
 
     def _touches(self, e: Expr) -> bool:
-        """Whether evaluating `e` reads memory that has not been read yet."""
+        """Whether evaluating `e` loads from memory anything that has not been loaded yet."""
         if self.writer.known(e) is not None:
             return False
         return self._in_memory(e) or any(self._touches(c) for c in children(e))
@@ -249,7 +249,7 @@ class Expressions(ABC):
         return text
 
     def _divisor(self, e: Expr) -> str | None:
-        """The variable by which quotients of floats are made that `e` divides."""
+        """The `mt::Divisor` for float quotients by `e`; None if there is none."""
         x = e.x if isinstance(e, Cast) else e
         if not isinstance(x, Load) or not x.dtype.compute is e.dtype.compute is DType.F32:
             return None
@@ -262,7 +262,7 @@ class Expressions(ABC):
         return self.total(affine(e))
 
     def total(self, a: Affine) -> str:
-        """Text of a sum; the terms that are known in an outer block are added up there."""
+        """Text of a sum; terms available in an outer block are added up there."""
         self._watch(a)
         if not a.terms:
             return str(a.constant)
@@ -317,7 +317,7 @@ class Expressions(ABC):
                 return self.small(e) or f"(idx){self.value(e)}"
 
     def small(self, e: Expr) -> str | None:
-        """Text in the index type of an int64 expression, if 32 bits are known to hold it and all that it is made of."""
+        """Text in the index type of an int64 expression, if 32 bits are known to hold it and all its subexpressions."""
         if is_index(e):
             return self.index(e)
         reach = interval(e, self.facts)
@@ -360,7 +360,7 @@ class Expressions(ABC):
         return f"mt_{op}_idx({bare(text)}, {divisor})"
 
     def _watch(self, a: Affine) -> None:
-        """Note when a sum, or a part of it, may not fit the index type."""
+        """Records when a sum, or a part of it, may not fit the index type."""
         reach = abs(a.constant)
         for atom, coefficient in a.terms:
             known = interval(atom)
@@ -371,14 +371,14 @@ class Expressions(ABC):
 
 
 def _steady_divisor(c: Const) -> bool:
-    """Whether a quotient by `c` may be made of products with 1 / c: floats, far from overflow and subnormals."""
+    """Whether a quotient by `c` may be computed as products with 1 / c: floats, far from overflow and subnormals."""
     return (
         c.dtype.compute is DType.F32 and LEAST_DIVISOR <= abs(float(c.value)) <= 1 / LEAST_DIVISOR
     )
 
 
 def is_index(e: Expr) -> bool:
-    """Whether `e` is index arithmetic: made of axes and literals by + - * // % with literal divisors."""
+    """Whether `e` is index arithmetic: axes and literals combined by + - * // % with literal divisors."""
     if e.dtype is not DType.I64:
         return False
     match e:

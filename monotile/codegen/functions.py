@@ -1,4 +1,4 @@
-"""The functions of a translation unit: stages whose code is equal but for the addresses of their tensors share one.
+"""The functions of a translation unit: stages with equal code share one, with the addresses of their tensors as parameters.
 
 Layers that were not rolled into a loop, because something between them differs, still have most of their stages in common.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from monotile.ir.expr import Expr, Tensor
 from monotile.plan.places import Place
 
-IN_FRONT = "in_front"  # in a body: by how many workers the first task's is behind, counted round
+IN_FRONT = "in_front"  # in a body: how many workers come before the first task's, counted round
 WORDS = re.compile(r"(\w+)")
 
 
@@ -25,7 +25,7 @@ class Base:
 
 
 class Written(NamedTuple):
-    """A stage as it was written, as `Functions.add` takes it."""
+    """An emitted stage, as `Functions.add` takes it."""
 
     name: str
     body: str
@@ -37,8 +37,8 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class Function:
-    """parameters: name -> C type. callers: stages that call it. body: with its braces. in_front: what `IN_FRONT` is there; None where callers
-    differ, so that it is a parameter."""
+    """parameters: name -> C type. callers: stages that call it. body: with its braces. in_front: the value of `IN_FRONT`; None where
+    callers differ, so that it is a parameter."""
 
     name: str
     parameters: Mapping[str, str]
@@ -58,8 +58,8 @@ class Function:
 
 
 class Functions:
-    """By the name of the stage; in the order in which they came. lean: they are given what they mention alone, and stages on other workers
-    share one."""
+    """By the name of the stage, in order of addition. lean: functions have only the parameters that they use, and stages on other
+    workers share one."""
 
     def __init__(self, written: Iterable[Written] = (), *, lean: bool = False) -> None:
         self._lean = lean
@@ -77,17 +77,16 @@ class Functions:
         names: Sequence[str],
         in_front: int,
     ) -> None:
-        """Stage `name` is computed by `body`.
+        """Adds stage `name`, computed by `body`.
 
-        given: name -> C type of what every function is given. parameters: (name, C type, what a caller gives) of what
-        `body` may need; those that it does not mention are left out. names: its other names that come from tensors.
-        in_front: what `IN_FRONT` is there.
+        given: name -> C type of the parameters of every function. parameters: (name, C type, argument) of those that `body` may use;
+        unused ones are dropped. names: its other names that come from tensors. in_front: the value of `IN_FRONT`.
         """
         if in_front and not self._lean:
             body, in_front = _with_in_front(body, in_front), 0
         pieces = WORDS.split(body)
         words = set(pieces[1::2])
-        if self._lean and not any(w.startswith("MT_") for w in words):  # a macro may mention any
+        if self._lean and not any(w.startswith("MT_") for w in words):  # a macro may use any
             given = {n: kind for n, kind in given.items() if n in words}
         needed = [p for p in parameters if p[0] in words]
         numbers = {n: f"t{k}" for k, n in enumerate((*(p[0] for p in needed), *names))}
@@ -106,7 +105,7 @@ class Functions:
         return iter(self._by_text.values())
 
     def call(self, name: str) -> tuple[Function, tuple[Base | str, ...]]:
-        """The function that computes stage `name`, and what it is given."""
+        """The function that computes stage `name`, and its arguments."""
         found, given, in_front = self._calls[name]
         return found, given if found.in_front is not None else (*given, str(in_front))
 

@@ -1,7 +1,7 @@
-"""Conditions that hold on one interval of a loop's variable, so that the loop can be cut where they change.
+"""Loop splitting: conditions that hold on one interval of a loop's variable, so that the loop can be cut where they change.
 
-A guarded load (padding, a mask, a concatenation) inside a vectorised loop becomes a masked one at best. Cut at
-the two ends of the interval, each part of the loop has no condition left.
+A guarded load (padding, a mask, a concatenation) inside a vectorised loop becomes a masked one at best. Cut at the two ends of the
+interval, each part of the loop has no condition left.
 """
 
 import functools
@@ -39,7 +39,8 @@ def guard_of(bodies: Sequence[Expr], x: Axis, facts: Facts) -> Guard | None:
 
 
 def stretch_of(cond: Expr, x: Axis, facts: Facts) -> tuple[Guard, tuple[Expr, ...]] | None:
-    """Where `cond` holds along `x`, and the terms of it that are the same all along, if that is one stretch; no bounds if it does not change with `x`."""
+    """The interval of `x` where `cond` holds, and its terms that do not depend on `x`, if it is one interval; no bounds if it does not
+    depend on `x`."""
     found = _guard(cond, x, facts) or Guard(cond, (), (), ())
     rest = [t for t in conjuncts(cond) if t not in found.terms and truth(t, facts) is not True]
     if any(x in axes_of(t) or loads(t) for t in rest):
@@ -48,7 +49,8 @@ def stretch_of(cond: Expr, x: Axis, facts: Facts) -> tuple[Guard, tuple[Expr, ..
 
 
 def steady_of(bodies: Sequence[Expr], x: Axis, facts: Facts) -> Expr | None:
-    """What is not decided by `facts` of the first condition of a Select with loads in `bodies`, if that is about indices and not about `x`."""
+    """The part of the first condition of a Select with loads in `bodies` that `facts` do not decide, if it is about indices and does not
+    depend on `x`."""
     for e in bodies:
         for node in walk(e):
             if not isinstance(node, Select) or truth(node.cond, facts) is not None:

@@ -1,7 +1,7 @@
-"""Where memory runs straight along a loop of the CPU: what is asked when methods are settled, and when loops are written.
+"""Where memory accesses are linear along a CPU loop, for settling methods and emitting loops.
 
-A Load is straight along a variable if its address is a sum in which the variable stands alone. Quotients and remainders of a
-flattened position are not; where they change only every so many positions, a loop is cut there, and its parts are straight.
+A Load is straight along a variable if its address is a sum in which the variable occurs only as a linear term. Quotients and remainders
+of a flattened index are not. Where they change only every so many positions, the loop is cut there, and its parts are straight.
 """
 
 import math
@@ -34,18 +34,18 @@ LONG = 16  # iterations of one in which quotients by less may stay
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of memory that a stage's tasks read and write. view: of the stage."""
+    """The memory accesses of a stage's tasks along loops. view: of the stage."""
 
     view: View
 
     def offset(self, e: Load) -> Affine:
-        """Of a Load without data-dependent indices; of a tensor in a register, its own."""
+        """The offset of a Load without data-dependent indices; for a tensor in a register, its own."""
         if not stored(self.view.places[e.tensor.name]):
             return Affine(())
         return self.view.offset(e.tensor, e.index, self.view.place(e.tensor))
 
     def straight(self, e: Expr, variable: Axis) -> bool:
-        """Whether every index in `e` is a sum in which `variable` stands alone."""
+        """Whether every index in `e` is a sum in which `variable` occurs only as a linear term."""
         if isinstance(e, Load):
             if any(loads(i) for i in e.index):
                 return all(self.straight(i, variable) for i in e.index)
@@ -60,7 +60,7 @@ class Lines:
     def straightened(
         self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
     ) -> tuple[Axis, Point]:
-        """The innermost loop that is left of the one over `variable`, and the point in terms of it. `row` takes the same."""
+        """The remaining innermost loop of the one over `variable`, and the point in terms of it. Parameters as in `row`."""
         row = self.row(variable, origin, point, uses)
         if row is None:
             return variable, point(variable)
@@ -69,7 +69,7 @@ class Lines:
     def row(
         self, variable: Axis, origin: Expr, point: Callable[[Expr], Point], uses: Sequence[Expr]
     ) -> int | None:
-        """How many positions run straight, where not all do but that many always.
+        """The largest number of positions over which accesses are always straight, if not all are.
 
         origin: the position of the first one, of which `point` gives the axes of `uses` by a distance from there.
         """
@@ -90,13 +90,13 @@ class Lines:
             parts = [substitute(e, here) for e in uses]
             if all(self._runs(e, x, least) for e in parts):
                 return row
-            # What is gathered in any case is at least found without quotients.
+            # The addresses of gathers in any case are at least computed without quotients.
             if least and row < variable.extent and not any(any(_periods(e, x)) for e in parts):
                 return row
         return None
 
     def _runs(self, e: Expr, x: Axis, least: int) -> bool:
-        """Whether `e` is straight along x, but for quotients and remainders of fewer than `least` steps."""
+        """Whether `e` is straight along x, apart from quotients and remainders of fewer than `least` steps."""
         if least and isinstance(e, Load):
             short = [*_periods(e, x)]
             return (bool(short) and max(short) < least) or self.straight(e, x)
@@ -114,7 +114,7 @@ def _part(
 
 
 def _periods(e: Expr, variable: Axis) -> Iterator[int]:
-    """After how many steps of `variable` the quotients and remainders in `e` change."""
+    """The number of steps of `variable` after which quotients and remainders in `e` change."""
     match e:
         case Binary("floordiv" | "mod", x, Const(value)):
             step = affine(x).coefficient(variable)
@@ -127,17 +127,18 @@ def _periods(e: Expr, variable: Axis) -> Iterator[int]:
 
 
 def block_start(name: str, extent: int, size: int) -> Expr:
-    """Where a block begins, if `extent` positions are cut into blocks of `size` by a loop over a variable `name`: 0 of a single block."""
+    """The beginning of a block, if `extent` positions are cut into blocks of `size` by a loop over a variable `name`: 0 for a single
+    block."""
     return idx(0) if extent <= size else mul(Axis(name, -(-extent // size)), idx(size))
 
 
 def plain(a: Affine, variable: Axis) -> bool:
-    """Whether `variable` stands alone in `a`."""
+    """Whether `variable` occurs in `a` as a linear term only."""
     return all(
         atom == variable or not Affine(((atom, 1),)).mentions(variable) for atom, _ in a.terms
     )
 
 
 def stride(a: Affine, variable: Axis) -> int | None:
-    """The coefficient of `variable`, None where it does not stand alone."""
+    """The coefficient of `variable`, None where it does not occur as a linear term only."""
     return a.coefficient(variable) if plain(a, variable) else None

@@ -1,4 +1,4 @@
-"""Loops over a step's region, written so that a C compiler vectorises the innermost one."""
+"""Loops over a step's region, emitted so that a C compiler vectorises the innermost one."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,7 +38,8 @@ CUTS = 2  # how often a loop is cut at the ends of a condition, one inside the o
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An innermost loop: `x` runs from `low` to `high` - 1 (texts); `at` is the position, in terms of x. again: positions may be taken twice."""
+    """An innermost loop: `x` runs from `low` to `high` - 1 (texts); `at` is the position, in terms of x. again: positions may be
+    computed twice."""
 
     x: Axis
     low: str
@@ -49,15 +50,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A loop over an axis, from `first` on. count: text of how many values it takes."""
+    """A loop over an axis, from `first` on. count: text of the number of its values."""
 
     first: Expr
     count: str
 
 
 class Loops(StageEmitter):
-    """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name. lines: of the stage that is being
-    written."""
+    """Loop nests of one thread. kernels: the register tiles that the stages call, as text, by name. lines: of the current stage."""
 
     lines: Lines
     in_vectors = True
@@ -84,12 +84,12 @@ class Loops(StageEmitter):
         return name
 
     def simd(self, block: Block, clauses: str = "") -> None:
-        """Mark an innermost loop as vectorisable, unless what stands in it must happen in order."""
+        """Marks an innermost loop as vectorisable, unless its body must run in order."""
         if not any("MT_CHECK" in line or line.lstrip().startswith("for") for line in block.lines):
             block.pragma = f"#pragma omp simd{clauses}"
 
     def counted(self, variable: Axis, count: str) -> tuple[str, list[str]]:
-        """Head of the loop in which `variable` runs from 0 to `count` - 1, and what it defines."""
+        """Head of the loop in which `variable` runs from 0 to `count` - 1, and the variables that it defines."""
         name = variable.name
         return f"for (idx {name} = 0; {name} < {count}; ++{name})", [name]
 
@@ -135,8 +135,8 @@ class Loops(StageEmitter):
 
     @contextmanager
     def blocks(self, name: str, extent: int, count: str, size: int) -> Generator[tuple[Expr, str]]:
-        """A loop that cuts `count` positions (at most `extent`) into blocks of `size`: where a block begins, and
-        text of how long it is. No loop where there is only one block."""
+        """A loop that cuts `count` positions (at most `extent`) into blocks of `size`: the beginning of a block, and text of its length.
+        No loop where there is only one block."""
         start = block_start(name, extent, size)
         if extent <= size:
             yield start, count
@@ -159,10 +159,10 @@ class Loops(StageEmitter):
         point: Callable[[Expr], Point],
         uses: Sequence[Expr],
     ) -> Generator[Row]:
-        """The innermost loop over `variable`, from 0 to `count` - 1; opens the loop round it, if there is one.
+        """The innermost loop over `variable`, from 0 to `count` - 1; opens the loop around it, if there is one.
 
-        A flattened dimension is not straight: quotients and remainders of the position stand in its addresses.
-        Where these change only every so many positions, counted from `origin` on, the loop is cut there.
+        A flattened dimension is not straight: its addresses contain quotients and remainders of the position. Where these change only
+        every so many positions, counted from `origin` on, the loop is cut there.
         """
         row = self.lines.row(variable, origin, point, uses)
         if row is None:
@@ -196,10 +196,10 @@ class Loops(StageEmitter):
         *,
         whole: bool = True,
     ) -> None:
-        """Write the innermost loop over a row, its block by `write`; cut where conditions in `bodies` change, and once for each way that
-        the first one is decided which does not change in the loop (`whole`: that has not been done).
+        """Emits the innermost loop over a row, its body by `write`. The loop is cut where conditions in `bodies` change, and emitted once
+        for each value of the first loop-invariant condition (loop unswitching), unless that has been done (`whole`).
 
-        bodies: what the block computes, in terms of the row's variable; `write` is called for each part.
+        bodies: the expressions of the body, in terms of the row's variable; `write` is called for each part.
         """
         x, low, high = row.x, row.low, row.high
         guard = guard_of(bodies, x, self.facts) if cuts and x.extent >= WORTH_CUTTING else None
@@ -262,14 +262,14 @@ class Loops(StageEmitter):
         uses: Sequence[Expr],
         write: Callable[[Point, Expr], None],
     ) -> None:
-        """Write the innermost loop, cut as `rows` and `each` do; its block by `write` of the point and the position."""
+        """Emits the innermost loop, cut as by `rows` and `each`; its body by `write`, given the point and the position."""
         with self.rows(variable, count, origin, point, uses) as row:
             here = point(row.at)
             bodies = [substitute(e, dict(here)) for e in uses]
             self.each(row, bodies, lambda: write(here, row.at))
 
     def repeated(self, row: Row, site: Site) -> Row:
-        """The same row of a map, of which the last whole vector begins earlier where that is right and faster."""
+        """The same row of a map, with its last whole vector beginning earlier where that is correct and faster."""
         if not (row.low == "0" and row.high.isdigit() and self._lanes):
             return row
         made = [s.body for s in (*site.before, site.anchor, *site.followers) if isinstance(s, Compute)]  # fmt: skip
@@ -283,7 +283,7 @@ class Loops(StageEmitter):
         return [*first, *self.later_uses(site)]
 
     def later_uses(self, site: Site) -> list[Expr]:
-        """The same, but for the anchor's value itself."""
+        """The same, without the anchor's value itself."""
         anchor = [] if isinstance(site.anchor, Scatter) else [site.anchor]
         stores = [Load(s.out, s.axes) for s in (*anchor, *site.followers)]
         return [*(value_of(s) for s in site.followers), *stores]

@@ -1,6 +1,6 @@
-"""Neighbouring elements at once: loads and stores of packs round a short loop over the lanes of a vector.
+"""Vector accesses: loads and stores of packs of neighbouring elements, around a short loop over the lanes.
 
-const auto p1 = mt::load<8>(x_2 + o3);          what all lanes read side by side
+const auto p1 = mt::load<8>(x_2 + o3);          contiguous elements of all lanes
 mt::Pack<uint16_t, 8> s4;
 for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
 mt::store(y_5 + o6, s4);
@@ -41,12 +41,12 @@ from monotile.plan.nodes import Step
 from monotile.plan.places import ON_CHIP, Place
 
 LANE, WORD = "lane", "word"
-PACK, EACH = "pack", "each"  # what is named: a pack, one that was loaded element by element
+PACK, EACH = "pack", "each"  # names: of a pack, and of one that was loaded element by element
 
 
 @dataclass(eq=False)
 class _Vector:
-    """The loop over lanes that is open. outer: the block round it. stores: what follows it."""
+    """The open loop over lanes. outer: the block around it. stores: the stores after it."""
 
     lane: Axis
     outer: Block
@@ -60,8 +60,8 @@ def lane_of(width: int) -> Expr:
 
 
 def in_window(e: Load, lane: Axis) -> tuple[Load, Expr] | None:
-    """`e` with the axis `WORD` for the place in an aligned vector in which the elements of all lanes lie, and a lane's place there; None if they
-    do not lie so, or data say where."""
+    """`e` with the axis `WORD` for the position in an aligned vector that contains the elements of all lanes, and a lane's position
+    there; None if there is no such vector, or it depends on data."""
     moved = [k for k, i in enumerate(e.index) if lane in axes_of(i)]
     if len(moved) != 1:
         return None
@@ -76,7 +76,7 @@ def in_window(e: Load, lane: Axis) -> tuple[Load, Expr] | None:
 
 
 def by_lane(e: Expr, lane: Axis) -> bool:
-    """Whether the lane alone says which side of the choice `e` counts, each for one lane at least, and no data say where anything lies."""
+    """Whether the selection in `e` depends on the lane alone, each side for at least one lane, and no address depends on data."""
     if not isinstance(e, Select) or axes_of(e.cond) != frozenset((lane,)) or loads(e.cond):
         return False
     found = {truth(substitute(e.cond, {lane.name: idx(k)})) for k in range(lane.extent)}
@@ -84,7 +84,7 @@ def by_lane(e: Expr, lane: Axis) -> bool:
 
 
 class Piece(NamedTuple):
-    """words: the load of the pack's elements. first: the index of its first. at: where in it a lane's element is."""
+    """words: the load of the pack's elements. first: the index of its first. at: the position of a lane's element in it."""
 
     words: Load
     first: tuple[Expr, ...]
@@ -92,14 +92,15 @@ class Piece(NamedTuple):
     at: Expr
 
 
-Guarded = tuple[Load, Place, tuple[Holds, ...]]  # what is loaded, from where, and when
+Guarded = tuple[Load, Place, tuple[Holds, ...]]  # with the conditions of the load
 
 
 class PackEmitter(PlacedEmitter):
-    """Reads and writes packs while a vector is open.
+    """Emits loads and stores of packs while a vector is open.
 
-    view: the current stage's. early: the texts under which the current stage's maps know what they asked for at its beginning. cells: tensors of which vectors that are not aligned are stored so many bytes
-    behind the pointer `cell`, to be copied later; then what is read beside them need not be aligned either.
+    view: the current stage's. early: the names of values that the current stage's maps prefetched at its beginning. cells: tensors whose
+    unaligned vectors are stored so many bytes after the pointer `cell`, to be copied later; then loads beside them need not be aligned
+    either.
     """
 
     view: View
@@ -139,7 +140,7 @@ class PackEmitter(PlacedEmitter):
         return super().read(e) if pack is None else self.lane_value(pack, e.dtype)
 
     def in_pack(self, e: Load, place: Place) -> Piece | None:
-        """The pack in which the elements of all lanes of `e` lie, if they lie in one."""
+        """The pack that contains the elements of all lanes of `e`, if there is one."""
         vector = self._vector
         assert vector is not None
         found = in_window(e, vector.lane)
@@ -151,7 +152,7 @@ class PackEmitter(PlacedEmitter):
         return None if first is None else Piece(words, first, lane.extent, at)
 
     def _pack_of(self, e: Expr) -> str | None:
-        """The name of what holds the open vector's lanes of `e`, if that was loaded before."""
+        """The name of the loaded value with the open vector's lanes of `e`, if there is one."""
         if self._vector is None or not isinstance(e, Load):
             return None
         known = (self.writer.known((kind, self._vector.lane.extent, e)) for kind in (PACK, EACH))
@@ -192,14 +193,15 @@ class PackEmitter(PlacedEmitter):
         return super()._in_memory(e) and self._pack_of(e) is None
 
     def _guarded(self, e: Expr, cond: Expr, then: Expr, otherwise: Expr) -> str:
-        """A condition that holds for all lanes or none guards packs: what they hold where it fails is not looked at."""
+        """Loads packs under a condition that is uniform over the lanes: their content where it fails is not used."""
         vector = self._vector
         if vector is not None and not self.facts and by_lane(e, vector.lane):
             return self.name(
                 e, e.dtype, self._operation
-            )  # the loop is unrolled: nothing of the other side is left
+            )  # the loop is unrolled: no code of the other side remains
         packs = None
-        # Of a choice, of what no registers hold, one pack will do: a lane's element comes from the same side as its neighbours'.
+        # For a selection, of which no side is in registers, one pack suffices: a lane's element comes from the same side as its
+        # neighbours'.
         choice = is_choice(e) and not any(x.tensor.name in self.registers for x in loads(e))
         if vector is not None and not self.facts:
             packs = self._packs(cond, (then, otherwise), choice=choice)
@@ -217,7 +219,7 @@ class PackEmitter(PlacedEmitter):
         keys: list[tuple[str, int, Load]] = []
         for found in packs:
             key = (PACK, vector.lane.extent, found[0])
-            if self.writer.known(key) is None:  # else a condition around this one has it
+            if self.writer.known(key) is None:  # else an enclosing condition has it
                 vector.outer.names[key] = self._guarded_pack([found], found[0])
                 keys.append(key)
         then = without_masks(e, {x: cond for _, _, x in keys})  # packs are zero where it fails
@@ -229,7 +231,7 @@ class PackEmitter(PlacedEmitter):
         return text
 
     def _elements(self, e: Expr) -> list[Guarded]:
-        """What the choice `e` loads from memory, with what says when; none where something has to be known first, or lies on the chip."""
+        """The loads from memory between which `e` selects, with their conditions; none where one depends on other loads, or is on chip."""
         found: list[Guarded] = []
         assert isinstance(e, Select)
         for x, when in guarded(e.cond, (e.then, e.otherwise)):
@@ -242,7 +244,7 @@ class PackEmitter(PlacedEmitter):
         return found
 
     def _guarded_pack(self, packs: Sequence[Guarded], e: Expr) -> str:
-        """The name of a pack with whichever load of `e` is done, zeros if none is."""
+        """The name of a pack with the load of `e` whose conditions hold, zeros if none do."""
         vector, pack = self._vector, self.writer.fresh("p")
         assert vector is not None
         kind = f"mt::Pack<{STORAGE[e.dtype]}, {vector.lane.extent}>"
@@ -256,7 +258,7 @@ class PackEmitter(PlacedEmitter):
             with self.zeros_unless(pack, kind) as words:
                 for (x, place, _), test, same in zip(packs, tests, alike, strict=True):
                     with self.writer.open(f"if ({test})", fence=True):
-                        # Checks are written with the first index.
+                        # Checks are emitted with the first index.
                         first = x.index if same else self._first(x.tensor, x.index, place)
                         assert first is not None
                         width = 1 if same else vector.lane.extent
@@ -266,7 +268,7 @@ class PackEmitter(PlacedEmitter):
         return pack
 
     def _from_memory(self, found: Guarded) -> bool:
-        """Whether it is loaded from memory, where no data has to be asked for first."""
+        """Whether it is loaded from memory, at an address that does not depend on data."""
         x, place, _ = found
         apart = isinstance(place, ON_CHIP) or self.held_of(x.tensor) is not None
         return not apart and not any(loads(i) for i in x.index)
@@ -276,7 +278,7 @@ class PackEmitter(PlacedEmitter):
         return None
 
     def loads_from(self, *tensors: Tensor) -> str:
-        """The function that loads from any of them."""
+        """The function that loads from one of several addresses."""
         constant = all(t.name in self.constant for t in tensors)
         return "load_constant" if constant else "load"
 
@@ -293,8 +295,8 @@ class PackEmitter(PlacedEmitter):
     def select(
         self, pack: str, e: Expr, parts: Sequence[Guarded], starts: Sequence[str], width: int
     ) -> None:
-        """Defines `pack` as `width` neighbours of what the choice `e` is one of, `parts`, by one load from one of `starts`; loads behind branches of
-        their own would wait for one another."""
+        """Defines `pack` as `width` neighbours of the selected one of `parts`, by one load from one of `starts`; loads under separate
+        branches would wait for one another."""
         tests = [self._test(when) for _, _, when in parts]
         storage, at = STORAGE[e.dtype], self.writer.fresh("at")
         *_, text = starts
@@ -310,8 +312,9 @@ class PackEmitter(PlacedEmitter):
             self.writer.write(f"const auto {pack} = {load};")
 
     def _packs(self, cond: Expr, sides: tuple[Expr, Expr], *, choice: bool) -> list[Guarded] | None:
-        """What the sides of a condition load as packs, each with what holds where it is read; None where these are none, or where anything else
-        uses them as well. A concatenation is a tree of conditions. choice: between loads, of which some may be of one element for all lanes."""
+        """The loads of both sides of a condition that can be packs, each with its conditions; None where there are none, or where they
+        have other uses as well. A concatenation is a tree of conditions. choice: between loads, of which some may be of one element
+        for all lanes."""
         vector = self._vector
         assert vector is not None
         found: list[Guarded] = []
@@ -320,7 +323,7 @@ class PackEmitter(PlacedEmitter):
                 return None
             if any(
                 loads(c) for c, _ in when[1:]
-            ):  # which may be read where those outside hold only
+            ):  # which may be read only where those outside hold
                 return None
             if loads(node) and self._uses.get(node, 0) > 1:
                 return None
@@ -338,7 +341,7 @@ class PackEmitter(PlacedEmitter):
         return None if found and all(self._is_same(x) for x, *_ in found) else found
 
     def _is_same(self, x: Load) -> bool:
-        """Whether all lanes read one element, which no data says."""
+        """Whether all lanes read one element, independent of data."""
         vector = self._vector
         assert vector is not None
         if x.tensor.name in self.watched or self.held_of(x.tensor) is not None:
@@ -346,7 +349,8 @@ class PackEmitter(PlacedEmitter):
         return not any(loads(i) or self.variables(i) & vector.inner.defines for i in x.index)
 
     def _steady(self, index: Sequence[Expr]) -> tuple[Expr, ...] | None:
-        """`index` with a name for each part that data says, which may be read under a condition only; None if one differs from lane to lane."""
+        """`index` with a name for each data-dependent part, which may be read under a condition only; None if one differs from lane to
+        lane."""
         vector = self._vector
         assert vector is not None
         if any(loads(i) and self.variables(i) & vector.inner.defines for i in index):
@@ -356,7 +360,7 @@ class PackEmitter(PlacedEmitter):
     def _pack(
         self, e: Load, first: tuple[Expr, ...], place: Place, width: int, *, aligned: bool = True
     ) -> str:
-        """The name of the pack that begins at the index `first` of what `e` loads."""
+        """The name of the pack that begins at the index `first` of the tensor of `e`."""
         key = (PACK if aligned else EACH, width, e)
         known = self.writer.known(key)
         if known is None:

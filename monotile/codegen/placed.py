@@ -1,4 +1,4 @@
-"""Where what a stage loads lies: addresses, strides, and packs of neighbours."""
+"""Addresses and strides of a stage's loads, and which of them are packs of neighbours."""
 
 from collections.abc import Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -13,8 +13,8 @@ from monotile.plan.places import ON_CHIP, Place
 
 
 class PlacedEmitter(StageEmitter):
-    """Asks the Plan where tensors lie. clamped: whether what is read may lie outside of its tensor, and does not count then: the nearest
-    place inside is read."""
+    """Looks up tensors' places in the Plan. clamped: whether indices may be out of bounds where the element is not used; they are
+    clamped to the tensor."""
 
     clamped = False
 
@@ -25,7 +25,7 @@ class PlacedEmitter(StageEmitter):
     def read_at(
         self, tensor: Tensor, index: Sequence[Expr], place: Place, width: int = 1
     ) -> tuple[str, str]:
-        """Base pointer and offset of `width` elements that are read."""
+        """Base pointer and offset of `width` elements to be loaded."""
         pointer, offset = self.address(tensor, index, place)
         if self.clamped and not isinstance(place, ON_CHIP) and tensor.name not in self.sizes:
             shape = tensor.shape[self.tables.get(tensor.name, 0) :]
@@ -51,8 +51,8 @@ class PlacedEmitter(StageEmitter):
         return isinstance(place, ON_CHIP)
 
     def address_of(self, e: Load, point: Mapping[str, Expr], *, summed: bool = False) -> str:
-        """Text of the address of what `e` loads, in the place that other stages' results are read from. summed: as one sum
-        from the base, in as many bits as indices have, not term by term in those of addresses."""
+        """Text of the address of the element that `e` loads, in the place from which other stages' results are read. summed: as one sum
+        from the base, in index arithmetic, not term by term in pointer arithmetic."""
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
         index = [substitute(i, dict(point)) for i in e.index]
         pointer, offset = self.address(e.tensor, index, place)
@@ -61,7 +61,7 @@ class PlacedEmitter(StageEmitter):
     def steps(
         self, e: Load, point: Mapping[str, Expr], along: Sequence[Axis]
     ) -> tuple[int, ...] | None:
-        """Elements from one value of each axis `along` to the next, where they are the same everywhere."""
+        """Elements from one value of each axis `along` to the next, where they are constant."""
         place = readable(self.plan.places[e.tensor.name], own=e.tensor.name in self._own)
         index = [substitute(i, dict(point)) for i in e.index]
         return self.strides(e.tensor, index, place, along)
@@ -69,7 +69,7 @@ class PlacedEmitter(StageEmitter):
     def strides(
         self, tensor: Tensor, index: Sequence[Expr], place: Place, along: Sequence[Axis]
     ) -> tuple[int, ...] | None:
-        """The same of the element of `tensor` at `index` in `place`."""
+        """The same for the element of `tensor` at `index` in `place`."""
         table = self.tables.get(tensor.name, 0)
         names = frozenset(a.name for a in along)
         if any(loads(i) for i in index) or any(self.variables(i) & names for i in index[:table]):
@@ -89,7 +89,7 @@ class PlacedEmitter(StageEmitter):
         *,
         aligned: bool = True,
     ) -> tuple[Expr, ...] | None:
-        """The index of lane 0, if the lanes' elements are neighbours in memory and, if wanted, a pack of them is aligned.
+        """The index of lane 0, if the lanes' elements are contiguous in memory and, if wanted, a pack of them is aligned.
 
         inside: variables that may differ from lane to lane.
         """
@@ -108,7 +108,8 @@ class PlacedEmitter(StageEmitter):
 
     @contextmanager
     def zeros_unless(self, pack: str, kind: str) -> Generator[str]:
-        """Defines `pack`, of type `kind`: the words that this names, zeros but for what is set meanwhile. Narrower elements would be waited for where they are loaded."""
+        """Defines `pack`, of type `kind`: the words that this names, zeros except for those set meanwhile. Narrower elements would stall
+        where they are loaded."""
         words = self.writer.fresh("words")
         self.writer.write(f"mt::Words<{kind}> {words}{{}};")
         yield words

@@ -1,6 +1,6 @@
-"""The lines by which generated code times itself, with `Options(profile=True)`; without it there are none.
+"""The code by which a generated kernel times itself, with `Options(profile=True)`; without it there is none.
 
-The device headers `cuda/profile.cuh` and `cpu/profile.h` define them. `profile` is the name of a pointer to an mt_profile.
+The device headers `cuda/profile.cuh` and `cpu/profile.h` define the macros. `profile` is the name of a pointer to an mt_profile.
 """
 
 from collections.abc import Generator
@@ -25,7 +25,7 @@ class Profiling:
 
     @property
     def given(self) -> dict[str, str]:
-        """The parameter that a stage's function needs for it, with its type."""
+        """The parameter of a stage's function for it, with its type."""
         return {"profile": "mt_profile* const"} if self._on else {}
 
     @property
@@ -39,7 +39,7 @@ class Profiling:
 
     @contextmanager
     def run(self, w: Writer, *more: str) -> Generator[None]:
-        """Round the walk of the Plan. more: arguments that the target's own way of opening takes."""
+        """Around the walk of the Plan. more: arguments of the target's own opening macro."""
         if self._on:
             w.write(f"MT_PROFILE(profile, {self._notes});")
             memory = f"MT_POINTER({self._slot})"
@@ -51,7 +51,8 @@ class Profiling:
 
     @contextmanager
     def task(self, w: Writer, stage: Stage, task: str = "task") -> Generator[None]:
-        """Round the task `task` of the stage that `stage` named. Of several of a stage that waits late `prefetched` says which has not waited."""
+        """Around the task `task` of the stage that `stage` named. `prefetched` tells which of several tasks of a stage that waits late
+        has not waited."""
         if self._on and stage.late and stage.steps[0].method.ahead("task"):
             w.write("if (prefetched) mt_profile_begin(profile);")
         with self._timed(w, self._worker, "task", task, begun=stage.late):
@@ -65,7 +66,7 @@ class Profiling:
 
     @contextmanager
     def wait(self, w: Writer, stage: Stage) -> Generator[None]:
-        """Round the hand-off before the stage, or what of it comes before one that waits late."""
+        """Around the hand-off before the stage, or the part of it that precedes a late wait."""
         self.stage(w, stage)
         if stage.handoff == "none":
             yield
@@ -75,19 +76,19 @@ class Profiling:
 
     @contextmanager
     def receive(self, w: Writer) -> Generator[None]:
-        """Round the wait for messages, inside a task of the stage that `stage` named."""
+        """Around the wait for messages, inside a task of the stage that `stage` named."""
         with self._timed(w, self._worker, "wait", "0"):
             yield
 
     @contextmanager
     def fill(self, w: Writer, stage: Stage, loop: str) -> Generator[None]:
-        """Round the copy of what the stage keeps on chip through the loop over the axis `loop`."""
+        """Around the copy of the stage's pinned weights of the loop over the axis `loop`."""
         self.stage(w, stage, before=loop)
         with self._timed(w, self._outer, "fill", "0"):
             yield
 
     def stage(self, w: Writer, stage: Stage, *, before: str | None = None) -> None:
-        """What is timed next belongs to the stage. before: of the loops round it, that which has not begun."""
+        """The following timings belong to the stage. before: of the loops around it, the one that has not begun."""
         if self._on:
             number, r = self._stages[stage.name]
             w.write(f"mt_profile_stage(profile, {number}, {_iteration(r, before)});")

@@ -1,6 +1,8 @@
-"""The end of a row that is no whole vector: where positions may be taken twice, the last vector begins earlier.
+"""The end of a row that is not a whole vector: where positions may be computed twice, the last vector begins earlier and overlaps the one
+before.
 
-A C compiler takes what whole vectors leave in narrower ones and then one by one: seven exponentials alone are as slow as six vectors of them.
+A C compiler computes the remainder after whole vectors in narrower ones and then one by one: seven exponentials alone are as slow as six
+vectors of them.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,19 +15,20 @@ from monotile.ir.expr import Binary, Expr, Load, Tensor, Unary, loads, walk
 from monotile.ir.program import Compute
 from monotile.plan.places import Place, Pointer, Shared, Value, Workspace
 
-KNOWN = (Pointer, Value, Shared, Workspace)  # where it is plain which bytes are a tensor's
-# What `targets/cpu/device/math.h` has without branches, of float32, and costs more than a few cycles. All else that is costly is the C library's.
+KNOWN = (Pointer, Value, Shared, Workspace)  # where the bytes of a tensor are known
+# Functions of float32 that `targets/cpu/device/math.h` has without branches and that take more than a few cycles. Other expensive ones are
+# the C library's.
 COSTLY = frozenset(
     "exp exp2 expm1 log log1p acos sqrt rsqrt tanh erf logistic one_plus_erf cospi div".split()
 )
 PLAIN = frozenset("neg abs not isnan isinf floor ceil trunc round tf32 to_tf32 is_tf32".split())
 PLAIN_BINARY = frozenset("pow atan2 hypot nextafter fmod philox ipow floordiv mod truncdiv rem".split())  # fmt: skip
-FEWEST = 2  # costly elements that are left, for which one more vector is worth it
+FEWEST = 2  # expensive elements in a remainder that justify one more vector
 
 
 def parts(low: str, high: str, lanes: int) -> list[tuple[str, str]]:
-    """The stretches from `low` to `high` - 1 (texts): whole vectors of up to `lanes`, then the last one, which begins earlier. One where that is not known, or
-    whole vectors are all."""
+    """The ranges from `low` to `high` - 1 (texts): whole vectors of up to `lanes`, then the last one, which begins earlier. One range
+    where the length is unknown, or is whole vectors."""
     count = int(high) - int(low) if low.isdigit() and high.isdigit() else 0
     while lanes > count:
         lanes //= 2
@@ -35,14 +38,14 @@ def parts(low: str, high: str, lanes: int) -> list[tuple[str, str]]:
 
 
 def left(count: int, lanes: int) -> int:
-    """How many of so many positions a compiler takes one by one, behind vectors and half of one."""
+    """How many of so many positions a compiler computes one by one, after vectors and half of one."""
     while lanes > count:
         lanes //= 2
     return count % max(1, lanes // 2)
 
 
 def costly(bodies: Iterable[Expr]) -> bool:
-    """Whether something in `bodies` is worth whole vectors, and nothing keeps a compiler from making them."""
+    """Whether an operation in `bodies` is worth whole vectors, and none prevents vectorisation."""
     found = False
     for node in (n for e in bodies for n in walk(e)):
         match node:
@@ -62,8 +65,8 @@ def costly(bodies: Iterable[Expr]) -> bool:
 
 
 def may_repeat(site: Site, view: View, in_place: Collection[str]) -> bool:
-    """Whether elements of a map come out the same if they are computed again: nothing that it reads lies where it stores. in_place: tensors
-    that replace others in memory."""
+    """Whether elements of a map are the same if they are computed again: it does not read where it stores. in_place: tensors that
+    replace others in memory."""
     made = [s for s in (*site.before, site.anchor, *site.followers) if isinstance(s, Compute)]
     if len(made) != 1 + len(site.before) + len(site.followers):
         return False
@@ -72,7 +75,7 @@ def may_repeat(site: Site, view: View, in_place: Collection[str]) -> bool:
         return False
     written = [(s.out, p) for s in made for p in stored(view.places[s.out.name])]
     read = {x.tensor for s in made for x in loads(s.body) if x.tensor.name not in names}
-    # What has no place is a value of the call, or was computed in front of the loop.
+    # A tensor without a place is a value of the call, or was computed before the loop.
     taken = [(t, view.place(t)) for t in read if t.name in view.places]
     if not all(type(p) in KNOWN for _, p in (*written, *taken)):
         return False
@@ -80,7 +83,7 @@ def may_repeat(site: Site, view: View, in_place: Collection[str]) -> bool:
 
 
 def _meet(a: tuple[Tensor, Place], b: tuple[Tensor, Place], tables: Collection[str]) -> bool:
-    """Whether what is stored at `a` may lie where `b` is read."""
+    """Whether a store to `a` may alias a load from `b`."""
     match a[1], b[1]:
         case Pointer(slot), Pointer(other):
             return slot == other or b[0].name in tables

@@ -1,21 +1,21 @@
-"""The device's types of the ring through which weights stream, from the two sides."""
+"""The device types of the ring through which weights stream, for its consumers and its producer."""
 
 from monotile.plan.launch import Ring
 from monotile.targets.target import Target
 
 
 def memory_type(ring: Ring, target: Target) -> str:
-    """What lies on chip."""
+    """The type of the on-chip part."""
     return f"mt::RingMemory<{_shape(ring, target)}>"
 
 
 def ring_type(ring: Ring, target: Target) -> str:
-    """As the warps have it that compute."""
+    """The type for the computing warps."""
     return f"mt::Ring<{_shape(ring, target)}>"
 
 
 def supplier_type(ring: Ring, target: Target) -> str:
-    """As the warp has it that fills it."""
+    """The type for the warp that fills it."""
     return f"mt::Supplier<{_shape(ring, target)}, {ring.under_way}>"
 
 

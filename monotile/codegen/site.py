@@ -1,4 +1,4 @@
-"""A step of a stage as one task walks it: its axes as functions of the task's coordinates. Nothing here writes anything."""
+"""A step of a stage as one task walks it: its axes as functions of the task's coordinates. Nothing here emits text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,16 +9,18 @@ from monotile.ir.expr import Axis, Binary, Const, Expr, add, idx, mul, substitut
 from monotile.ir.program import Compute, Loop, Program, Scatter, statements
 from monotile.plan.nodes import Dim, Step
 
-Point = Mapping[str, Expr]  # what stands for each axis of a step
+Point = Mapping[str, Expr]  # maps each axis of a step to an expression
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
     """The part of a Dim that one task walks.
 
-    variable: runs from 0; its extent is the Dim's tile, with its lead. origin: what to add to it. count: text of how
-    many values it takes, a literal where every task has the whole tile. first: coordinate whose task has the lead as
-    well, "" where there is none. low: text of a value up to which all may be left out, "" for none.
+    variable: runs from 0; its extent is the Dim's tile, with its lead. origin: its offset. count: text of the number of its values, a
+    literal where every
+    task has the whole tile. first: coordinate whose task has the lead as well, "" where there is none. low: text of a value up to which all
+    may be skipped,
+    "" for none.
     """
 
     dim: Dim
@@ -36,26 +38,26 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is live along an axis: from `first` on and before `end`; literals, or variables of the code."""
+    """The live range along an axis: from `first` on and before `end`; literals, or variables of the code."""
 
     first: Expr
     end: Expr
 
     @property
     def begins(self) -> bool:
-        """Whether something in front is dead."""
+        """Whether positions before it are dead."""
         return not isinstance(self.first, Const)
 
     @property
     def ends(self) -> bool:
-        """Whether something behind is dead."""
+        """Whether positions after it are dead."""
         return not isinstance(self.end, Const)
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A step of a stage: its anchor, what is before it and what follows, as the task reads them, and the axes as functions of the ranges. spans: by
-    axis, where the step is bounded."""
+    """A step of a stage: its anchor, the Computes before it and its epilogue, as the task reads them, and the axes as functions of the
+    ranges. spans: by axis, where the step is bounded."""
 
     step: Step
     before: tuple[Compute | Scatter, ...]
@@ -66,7 +68,7 @@ class Site:
     spans: Mapping[str, Span] = field(default_factory=dict[str, Span])
 
     def named(self, names: Iterable[str]) -> tuple[Compute, ...]:
-        """Those Computes of the step, in the order of `names`."""
+        """The Computes of the step with these names, in the order of `names`."""
         own = {s.out.name: s for s in (*self.before, self.anchor, *self.followers)}
         return tuple(s for n in names if isinstance(s := own[n], Compute))
 
@@ -74,26 +76,26 @@ class Site:
 def made_by(
     step: Step, statements: Mapping[str, Compute | Scatter]
 ) -> tuple[tuple[Compute | Scatter, ...], Compute | Scatter, tuple[Compute | Scatter, ...]]:
-    """What the step computes before its anchor, the anchor, and what follows it."""
+    """The Computes before the anchor, the anchor, and its epilogue."""
     made, at = tuple(statements[name] for name in step.computes), step.anchor
     return made[:at], made[at], made[at + 1 :]
 
 
 def at_start(site: Site, r: Range) -> Site:
-    """`site` at the start of range `r`, for what is the same all along it."""
+    """`site` at the start of range `r`, for values that are invariant along it."""
     start: dict[str, Expr] = {r.variable.name: idx(0)}
     point = {name: substitute(e, start) for name, e in site.point.items()}
     return replace(site, point=point)
 
 
 def ordered(site: Site) -> list[Range]:
-    """The site's ranges, the one that holds the last axis innermost."""
+    """The site's ranges, the one that contains the last axis innermost."""
     last = len(site.anchor.axes) - 1
     return sorted(site.ranges, key=lambda r: last in r.dim.axes)
 
 
 def moved(site: Site, r: Range, local: Expr) -> Point:
-    """The site's point with `local` as the position in the part of `r` that the task has."""
+    """The site's point with `local` as the position in the task's part of `r`."""
     axes = [site.anchor.axes[p] for p in r.dim.axes]
     return {**site.point, **unflatten(add(r.origin, local), axes)}
 

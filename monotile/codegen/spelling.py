@@ -1,4 +1,4 @@
-"""How types, literals and operations are spelt, in C and CUDA C++ alike: text from texts."""
+"""The C text of types, literals and operations, common to C and CUDA C++."""
 
 from collections.abc import Mapping
 
@@ -40,7 +40,7 @@ _LOGIC = {"and": "&&", "or": "||"}
 
 
 def bare(text: str) -> str:
-    """`text` without the parentheses round all of it."""
+    """`text` without the parentheses around all of it."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0
@@ -180,7 +180,7 @@ def combine(combiner: str, a: str, b: str, dtype: DType) -> str:
 
 
 def identity(combiner: str, dtype: DType) -> Const:
-    """What a reduction starts from."""
+    """The initial value of a reduction."""
     match combiner:
         case "sum" | "any":
             return const(0, dtype)

@@ -1,4 +1,4 @@
-"""The Plan in functions: one for every stage, and the body that calls them."""
+"""The Plan as functions: one for every stage, and the body that calls them."""
 
 import math
 from abc import abstractmethod
@@ -20,7 +20,8 @@ from monotile.targets.target import Target
 
 
 class StageEmitter(Emitter):
-    """written: the functions so far. functions: what `join` makes of them. worker, outer: text of the worker's number, in a function and in the body."""
+    """written: the functions so far. functions: the result of `join`. worker, outer: text of the worker's number, in a function and in
+    the body."""
 
     worker: str
     outer: str
@@ -36,9 +37,9 @@ class StageEmitter(Emitter):
     def function(
         self, name: str, axes: Sequence[str], given: Mapping[str, str]
     ) -> Generator[Block]:
-        """The body of a function of this stage, in a text of its own; its block is given.
+        """The body of a function of this stage, as a separate text; gives its block.
 
-        axes: of the Repeats round the stage. given: its other parameters, with their types.
+        axes: of the Repeats around the stage. given: its other parameters, with their types.
         """
         self.writer = Writer()
         self._parameters, self._names, self.in_front = {}, [], 0
@@ -51,11 +52,11 @@ class StageEmitter(Emitter):
         self.written.append(Written(name, text, given, parameters, self._names, self.in_front))
 
     def join(self, *, lean: bool = False) -> None:
-        """Make one function of those that are equal. lean: as `Functions` takes it."""
+        """Merges equal functions into one. lean: as `Functions` takes it."""
         self.functions = Functions(self.written, lean=lean)
 
     def grid(self, stage: Stage) -> list[str]:
-        """Texts of how many tasks there are along each tile axis; what the call says is read here, once a function."""
+        """Texts of the number of tasks along each tile axis; values of the call are read here, once a function."""
         out = [str(n) for n in stage.grid]
         for x in stage.live:
             size = bare(self.value(Load(scalar(x.size, DType.I64), ())))
@@ -67,19 +68,19 @@ class StageEmitter(Emitter):
         return out
 
     def write_call(self, name: str) -> None:
-        """Write the call of the function that computes stage `name`."""
+        """Emits the call of the function that computes stage `name`."""
         found, given = self.functions.call(name)
         texts = [self._base(x) if isinstance(x, Base) else x for x in given]
         note = "" if found.name == name else f"  // {name}"
         self.writer.write(f"{found.name}({', '.join(texts)});{note}")
 
     def stages(self) -> Iterator[tuple[Stage, tuple[str, ...]]]:
-        """Every stage with the axes of the Repeats whose variables it may use: those round it, outermost first, and those before it there that may
-        have ended early."""
+        """Every stage with the axes of the Repeats whose variables it may use: those around it, outermost first, and earlier ones there
+        that may have ended early."""
         yield from _stages(self.plan.body, ())
 
     def walk(self, nodes: Sequence[PlanNode]) -> None:
-        """Write the Plan's body: hand-offs, calls of the stages, loops."""
+        """Emits the Plan's body: hand-offs, calls of the stages, loops."""
         for node in nodes:
             match node:
                 case Repeat(axis, extent, inner) if not node.ends_early:
@@ -105,7 +106,7 @@ class StageEmitter(Emitter):
                     self.call(node)
 
     def _repeat(self, loop: Repeat) -> None:
-        """A loop that may end early; its variable is defined for what comes after it too."""
+        """A loop that may end early; its variable stays defined after it."""
         w, variable = self.writer, loop_variable(loop.axis)
         self.enter(loop)
         w.write(f"idx {variable} = 0;")
@@ -126,26 +127,26 @@ class StageEmitter(Emitter):
         self.leave(loop)
 
     def scalar(self, name: str) -> str:
-        """Text of a scalar's value, as all workers read it to find the same."""
+        """Text of a scalar's value, which all workers read alike."""
         tensor, place = self._scalars[name], readable(self.plan.places[name], own=False)
         return self.load(tensor, f"({self._base(Base(tensor, place, idx(0)))})", "0")
 
     def tell(self, node: Repeat | Choose, way: str) -> None:
-        """Write who else has to know which way the Plan goes: whether there is another iteration, or which body runs."""
+        """Emits the notification of others that follow the Plan's control flow: whether there is another iteration, or which body runs."""
 
     def enter(self, loop: Repeat) -> None:
-        """Write what comes right before a loop."""
+        """Emits the code right before a loop."""
 
     def leave(self, loop: Repeat) -> None:
-        """Write what comes right behind a loop."""
+        """Emits the code right after a loop."""
 
     @abstractmethod
     def wait(self, handoff: Handoff, *, late: bool = False) -> None:
-        """Write what the worker waits for. late: it only arrives, and waits later."""
+        """Emits the worker's wait. late: it only arrives, and waits later."""
 
     @abstractmethod
     def call(self, stage: Stage) -> None:
-        """Write the stage's call."""
+        """Emits the stage's call."""
 
 
 def product(counts: Sequence[str]) -> str:

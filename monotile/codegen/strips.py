@@ -1,4 +1,4 @@
-"""Choices between columns of one matrix (`schedule/strips.py`), read as one load from it."""
+"""Selections between columns of one matrix (`schedule/strips.py`), as one load from it."""
 
 import functools
 from collections.abc import Mapping, Sequence, Set
@@ -20,7 +20,7 @@ Places = Mapping[str, tuple[Place, ...]]
 
 
 def as_read(program: Program, places: Places, body: Body) -> dict[str, Compute | Scatter]:
-    """All statements by the name of what they make, as the stages of `body` read."""
+    """All statements by the name of their result, as the stages of `body` read."""
     found = (s for s in statements(program.body) if isinstance(s, (Compute, Scatter)))
     out = {s.out.name: s for s in found}
     if any(isinstance(p, Strip) for found in places.values() for p in found):
@@ -31,7 +31,8 @@ def as_read(program: Program, places: Places, body: Body) -> dict[str, Compute |
 
 
 def in_one_load(s: Compute | Scatter, places: Places, own: Set[str]) -> Compute | Scatter:
-    """`s` with each choice between columns that lie where all of them have one address as one load. own: what the stage makes itself."""
+    """`s` with each selection between columns at one common address replaced by one load. own: the tensors that the stage computes
+    itself."""
 
     def go(e: Expr) -> Expr:
         found = _joined(e, places, own) if isinstance(e, Select) and is_choice(e) else None
@@ -44,7 +45,7 @@ def in_one_load(s: Compute | Scatter, places: Places, own: Set[str]) -> Compute 
 
 
 def _joined(e: Select, places: Places, own: Set[str]) -> Expr | None:
-    """The choice `e` with one load in the place of all of one matrix; None if there are no two."""
+    """The selection `e` with its loads from one matrix joined; None if there are no two."""
     matrix: list[tuple[Load, Strip]] = []
     others: list[tuple[Expr, tuple[Holds, ...]]] = []
     for x, when in guarded(e.cond, (e.then, e.otherwise)):
@@ -69,7 +70,7 @@ def _strip(x: Load, places: Places) -> Strip | None:
 
 
 def _same(x: Load, p: Strip, matrix: Sequence[tuple[Load, Strip]]) -> bool:
-    """Whether `x` lies in the same row and column as those of `matrix`, wherever that is."""
+    """Whether `x` has the same row and column as the loads of `matrix`, in whatever place."""
     if not matrix:
         return True
     y, q = matrix[0]
@@ -83,7 +84,7 @@ def _at(x: Load, p: Strip) -> tuple[Expr, ...]:
 
 
 def _load(matrix: Sequence[tuple[Load, Strip]]) -> Load:
-    """The load that all of them are."""
+    """The load that equals all of them."""
     x, p = min(matrix, key=lambda pair: pair[1].first)
     width = max(q.first + q.width for _, q in matrix) - p.first
     whole = msgspec.structs.replace(x.tensor, shape=(*x.tensor.shape[:-1], width))

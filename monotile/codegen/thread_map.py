@@ -9,8 +9,9 @@ from monotile.ir.expr import Axis, Expr, add, binary, idx, mul, sub
 
 @dataclass(frozen=True, slots=True)
 class ThreadMap:
-    """Which threads take which vectors of a map: thread `first` takes the first of `groups`, each of `width` elements, at each of
-    `windows` neighbours along the range before the last. Where these do not divide it, the last ones of a row begin earlier, so that they are all there."""
+    """Which threads compute which vectors of a map: thread `first` takes the first of `groups`, each of `width` elements, at each of
+    `windows` neighbours along the range before the last. Where these do not divide it, the last ones of a row begin earlier, so that
+    all are complete."""
 
     width: int
     groups: int
@@ -20,7 +21,7 @@ class ThreadMap:
 
     @property
     def thread(self) -> str:
-        """The number of a thread, of its first vector."""
+        """The thread's number, which is that of its first vector."""
         if self.first:
             return f"(threadIdx.x + {self.threads - self.first}) % {self.threads}"
         return "threadIdx.x"
@@ -52,7 +53,7 @@ class ThreadMap:
         return sub(mul(number, idx(self.windows)), self._first(number, slid))
 
     def _numbers(self, ranges: Sequence[Range], lane: Expr) -> dict[str, Expr]:
-        """The ranges' variables at `lane` of the vector `e`; of the one along which windows are, which group of them."""
+        """The ranges' variables at `lane` of the vector `e`; for the one along which windows are, the number of their group."""
         vector = Axis("e", self.groups) if self.groups > 1 else idx(0)
         variables = [r.variable for r in ranges]
         if self.windows > 1:

@@ -1,4 +1,4 @@
-"""What is loaded before it is used: packs in a struct that one function gives and another takes apart."""
+"""Prefetched packs: loaded by one function, returned as a struct, and unpacked by another."""
 
 from collections.abc import Hashable, Mapping, Set
 
@@ -11,7 +11,7 @@ from monotile.codegen.spelling import bare
 from monotile.ir.expr import Binary, Const, Expr, Load, Select, add, axes_of, idx, loads, mul
 from monotile.plan.places import Place
 
-_TWO = "two"  # what is named: two packs round one that is not aligned
+_TWO = "two"  # name of two packs around one that is not aligned
 
 
 class VectorEmitter(PackEmitter):
@@ -25,9 +25,10 @@ class VectorEmitter(PackEmitter):
         *,
         unaligned: bool = False,
     ) -> dict[Hashable, str]:
-        """Writes the loads `wanted` of `width` lanes, each under its condition, and the return of them all as one struct;
-        gives the texts under which another function knows them as members of `name`. Left out: what is looked up where nobody knows, loads that cannot be
-        packs, and conditions that differ from lane to lane. A choice between loads is one pack. unaligned: not if these only say where rows end, for which `joined` has to be called."""
+        """Emits the loads `wanted` of `width` lanes, each under its condition, and returns them all as one struct; gives the texts under
+        which another function knows them as members of `name`. Omitted: look-ups whose indices have not been loaded, loads that
+        cannot be packs, and conditions that differ from lane to lane. A selection between loads is one pack. unaligned: includes
+        unaligned packs whose conditions only mark the ends of rows; `joined` has to be called for them."""
         packs: dict[Load | Select, str] = {}
         each, two, widths = set[Load | Select](), set[Load | Select](), dict[Load | Select, int]()
         with self.vector(width):
@@ -82,7 +83,7 @@ class VectorEmitter(PackEmitter):
         *,
         aligned: bool,
     ) -> str:
-        """The name of the pack that `x` loads from `first` on, of zeros where `when` fails."""
+        """The name of the pack that `x` loads from `first` on, zeros where `when` fails."""
         pack, kind = self.writer.fresh("p"), f"mt::Pack<{STORAGE[x.tensor.dtype]}, {width}>"
         with (
             self.writer.at(self._vector.outer if self._vector else self.writer.block),
@@ -94,7 +95,8 @@ class VectorEmitter(PackEmitter):
         return pack
 
     def _chosen(self, e: Select) -> dict[Load | Select, str]:
-        """The element that a choice loads, from where its conditions say, by one load; nothing where something has to be known first."""
+        """The selected element, by one load from an address that depends on the conditions; nothing where a condition depends on other
+        loads."""
         found = self._elements(e)
         if not found:
             return {}
@@ -109,7 +111,7 @@ class VectorEmitter(PackEmitter):
         two: Set[Load | Select],
         widths: Mapping[Load | Select, int],
     ) -> None:
-        """Writes the return of all `packs` as one struct; of those in `two` as the aligned ones round them."""
+        """Emits the return of all `packs` as one struct; those in `two` as the aligned packs around them."""
         fields = " ".join(
             f"mt::{'Unaligned' if x in two else 'Pack'}<{STORAGE[x.dtype]}, {widths[x]}> h{k};"
             for k, x in enumerate(packs)
@@ -125,7 +127,7 @@ class VectorEmitter(PackEmitter):
             self.writer.write(line)
 
     def joined(self, names: Mapping[Hashable, str]) -> dict[Hashable, str]:
-        """What `held` gave, with a name for each pack that lies in two."""
+        """The result of `held`, with a name for each pack that is split over two."""
         out: dict[Hashable, str] = {}
         for key, text in names.items():
             if isinstance(key, tuple) and key[0] == _TWO:
@@ -137,8 +139,8 @@ class VectorEmitter(PackEmitter):
         return out
 
     def _until(self, x: Load, when: Expr, place: Place) -> str | None:
-        """Text of the load of lanes whose elements are neighbours, but not aligned, as far as `when` says that they are there; None where it
-        says something else."""
+        """Text of the load of lanes whose elements are contiguous but not aligned, as far as `when` limits them; None where it is
+        another kind of condition."""
         vector = self._vector
         match when:
             case Binary("lt", i, Const(end)) if vector is not None:

@@ -1,4 +1,4 @@
-"""What may be known of a Plan's tasks without writing anything: their steps, and where what they read and write lies."""
+"""A read-only view of a Plan's tasks: their steps, and the places of their operands and results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ from monotile.plan.walk import repeats
 class View:
     """A stage as its tasks see it.
 
-    statements: by the name of their tensor. places: of every tensor. received: what arrives in messages, and where on chip.
+    statements: by the name of their tensor. places: of every tensor. received: tensors that arrive in messages, with their on-chip places.
     sent: results that are messages.
-    residents: what loops keep on chip for the stage. tables: dimensions of a weight that choose a part. loops: axes of all loops.
+    residents: the stage's pinned weights. tables: dimensions of a weight that select a part. loops: axes of all loops.
     """
 
     stage: Stage
@@ -51,7 +51,7 @@ class View:
         return Site(step, before, anchor, rest, ranges, point)
 
     def place(self, tensor: Tensor) -> Place:
-        """Where the stage reads `tensor`."""
+        """The place from which the stage reads `tensor`."""
         if tensor.name in self.received:
             return self.received[tensor.name]
         return readable(self.places[tensor.name], own=tensor.name in self.own)
@@ -66,7 +66,8 @@ class View:
         return layout(place, tensor.shape[table:], self.task).offset(index[table:])
 
     def packs(self, tensor: Tensor, index: Sequence[Expr], place: Place, lane: Axis) -> bool:
-        """Whether the elements of `tensor` in `place` at an index over `lane` and variables that are alike for all lanes are one access."""
+        """Whether the elements of `tensor` in `place`, at an index over `lane` and variables that are uniform over lanes, are one
+        access."""
         table = self.tables.get(tensor.name, 0)
         if any(loads(i) for i in index) or any(lane in axes_of(i) for i in index[:table]):
             return False
@@ -78,7 +79,7 @@ class View:
     def strides(
         self, tensor: Tensor, index: Sequence[Expr], place: Place, along: Sequence[Axis]
     ) -> tuple[int, ...] | None:
-        """Elements from one value of each axis `along` to the next, where they are the same everywhere."""
+        """Elements from one value of each axis `along` to the next, where they are constant."""
         table = self.tables.get(tensor.name, 0)
         axes = frozenset(along)
         if any(loads(i) for i in index) or any(axes_of(i) & axes for i in index[:table]):
@@ -91,7 +92,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Views of all stages of a Plan, made or in the making. statements: as they read where tensors lie."""
+    """Views of all stages of a Plan, finished or not. statements: adapted to the places that they read."""
 
     program: Program
     places: Mapping[str, tuple[Place, ...]]
@@ -110,7 +111,7 @@ class Views:
         object.__setattr__(self, "_repeats", tuple(repeats(self.body)))
 
     def of(self, stage: Stage) -> View:
-        """The View of `stage`, which may be another than the Plan's of that name."""
+        """The View of `stage`, which may differ from the Plan's stage of that name."""
         loops = self._repeats
         return View(
             stage,

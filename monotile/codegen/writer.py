@@ -1,7 +1,7 @@
-"""Source text as nested blocks, in which a value is named once and as far outside as it may be.
+"""Source text as nested blocks, in which a value is named once and hoisted as far outside as possible.
 
-A block is written when it is closed. What is named in an outer block while an inner one is open
-therefore stands before the inner one: this is how loop-invariant values leave a loop.
+A block is written when it is closed. So a value named in an outer block while an inner one is open comes before the inner one: this
+hoists loop-invariant values out of loops.
 """
 
 from collections.abc import Generator, Hashable, Iterable
@@ -17,9 +17,8 @@ INDENT = "  "
 class Block:
     """One `head { ... }`.
 
-    defines: variables (C names) that the head or the block itself brings into being.
-    fence:   values that memory goes into (a Load) stay inside: the block may not run, or memory
-             changes before it.
+    defines: variables (C names) that the head or the block itself defines.
+    fence:   values that depend on memory (a Load) stay inside: the block may not run, or memory changes before it.
     names:   C name of each value named here.
     pragma:  a line before the head; may be set while the block is open.
     """
@@ -72,7 +71,7 @@ class Writer:
         self.block = outer
         if not inner.lines and not tail and (not head or head.startswith("for")):
             return
-        if head == "else":  # what left it meanwhile goes before the whole statement
+        if head == "else":  # the values hoisted out of it go before the whole statement
             left = outer.lines[start:]
             del outer.lines[start:]
             outer.lines[outer.latest : outer.latest] = left
@@ -85,7 +84,7 @@ class Writer:
 
     @contextmanager
     def at(self, block: Block) -> Generator[None]:
-        """Write at the end of `block`, which is open, for the time being."""
+        """Inside, writes at the end of `block`, which is open."""
         inner, self.block = self.block, block
         yield
         self.block = inner
@@ -94,7 +93,7 @@ class Writer:
         (here or self.block).defines.add(variable)
 
     def home(self, variables: Iterable[str], *, memory: bool) -> Block:
-        """The outermost block in which a value made of `variables` can be computed.
+        """The outermost block in which a value that depends on `variables` can be computed.
 
         memory: it reads memory, so that it stays inside the innermost fence.
         """
@@ -102,7 +101,7 @@ class Writer:
         block = self.block
         while block.parent is not None:
             if wanted & block.defines or (memory and block.fence) or block.depth == 1:
-                return block  # outside the functions nothing is computed
+                return block  # nothing is computed outside of functions
             block = block.parent
         return block
 

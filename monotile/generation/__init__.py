@@ -1,1 +1,1 @@
-"""Writing with language models: prompt, tokens and the choice of each in one kernel."""
+"""Text generation with language models: prompt, sampling and all tokens in one kernel."""

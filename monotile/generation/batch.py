@@ -1,4 +1,4 @@
-"""Several sequences at a time, of different lengths: one kernel writes the tokens of all, until each has ended."""
+"""Batched generation: several sequences of different lengths, whose tokens one kernel generates until each has ended."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -29,10 +29,10 @@ class BatchStep(nn.Module):
     def forward(
         self, ids: Tensor, at: Tensor, goes_on: Tensor, ended: Tensor, padding: Tensor, numbers: Tensor, controls: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        """ids: [batch, capacity] int64, padded on the left to one length. at: scalar int64, the position of the tokens to read. goes_on: scalar
-        bool. ended: [batch] bool. padding: [batch] int64, see `Decoder`. numbers: [5 + STOPS] int64: how many ids are given, padding included,
-        how many there may be in the end, `top_k` and `seed` of `sampling.choose`, the id that fills up what has ended, and the ids
-        that end a sequence, padded with -1. controls: `sampling.Controls`.
+        """ids: [batch, capacity] int64, padded on the left to one length. at: scalar int64, the position of the tokens to read. goes_on:
+        scalar bool. ended: [batch] bool. padding: [batch] int64, see `Decoder`. numbers: [5 + STOPS] int64: the number of given ids,
+        padding included, the maximum number in the end, `top_k` and `seed` of `sampling.choose`, the id that fills up ended sequences,
+        and the ids that end a sequence, padded with -1. controls: `sampling.Controls`.
 
         Gives the first four for the next step.
         """
@@ -53,10 +53,10 @@ class BatchStep(nn.Module):
 
 
 class BatchGenerator:
-    """What `generator` gives for several sequences. All calls use one cache.
+    """The result of `generator` for several sequences. All calls use one cache.
 
-    kernel: the CompiledModule that writes. reader: reads prompts, if `chunk` is not 1. decoder: the model with its cache.
-    batch: sequences at most. capacity: tokens of each, its padding included.
+    kernel: the CompiledModule that generates tokens. reader: reads prompts, if `chunk` is not 1. decoder: the model with its cache.
+    batch: maximum number of sequences. capacity: tokens of each, its padding included.
     """
 
     def __init__(self, decoder: Decoder, chunk: int, target: str, options: Options) -> None:
@@ -83,12 +83,12 @@ class BatchGenerator:
         **sampling: Unpack[Sampling],
     ) -> Tensor:
         """Prompts and answers, [sequences, n] int64: each up to `max_new_tokens` or an id that ends it, filled up with the model's
-        pad_token_id (or the first id that ends a sequence) until all have ended. Launches as `Generator.generate` has.
+        pad_token_id (or the first id that ends a sequence) until all have ended. Launches as in `Generator.generate`.
 
-        ids: [sequences, n] int64 with the `attention_mask` of a tokenizer that pads on the left, or a list of prompts, each [n] int64. Without
-        a mask all ids are tokens. There may be fewer sequences than the batch. seed: of the random numbers, which are others for each sequence. eos_token_id: instead of the
-        model's own. follow: the last sequences go on, each with its row of `ids`; they are read again. sampling: see `Sampling`,
-        the same for all. Raises InputError for what does not fit.
+        ids: [sequences, n] int64 with the `attention_mask` of a tokenizer that pads on the left, or a list of prompts, each [n] int64.
+        Without a mask all ids are tokens. There may be fewer sequences than the batch. seed: of the random numbers, which differ between
+        sequences. eos_token_id: instead of the model's own. follow: the last sequences are continued, each with its row of `ids`; they
+        are read again. sampling: see `Sampling`, the same for all. Raises InputError for invalid arguments.
         """
         stops = self._stops if eos_token_id is None else listed(eos_token_id)
         rows = self._rows(ids, attention_mask, max_new_tokens, follow)
@@ -111,7 +111,7 @@ class BatchGenerator:
         seed: int = 0,
         **sampling: Unpack[Sampling],
     ) -> tuple[Tensor, ...]:
-        """What the kernel is called with. begun: how many positions the cache holds already."""
+        """The kernel's arguments. begun: how many positions the cache holds already."""
         top_k, controls = checked(sampling)
         device = self.decoder.device
         count, given = rows.ids.shape
@@ -153,7 +153,7 @@ class BatchGenerator:
 
 
 def _ended(ids: Tensor, given: int, stops: Sequence[int]) -> Tensor:
-    """A sequence up to the first id behind those `given` that ends it."""
+    """A sequence up to the first id after the `given` ones that ends it."""
     for k, token in enumerate(ids[given:].tolist()):
         if token in stops:
             return ids[: given + k + 1]

@@ -1,4 +1,4 @@
-"""A language model and its tokenizer from a folder: config.json, safetensors, the tokenizer's files. Nothing is downloaded."""
+"""Loads a language model and its tokenizer from a folder: config.json, safetensors, the tokenizer's files. Nothing is downloaded."""
 
 import importlib
 import json
@@ -25,7 +25,8 @@ class Checkpoint:
         return torch.tensor([self.tokenizer(text)["input_ids"]], dtype=torch.int64)
 
     def texts(self, ids: torch.Tensor, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of `ids`, [1, n], and what each of `tokens` adds to it. A token that ends within a character adds nothing yet."""
+        """The text of `ids`, [1, n], and the text that each of `tokens` adds to it. A token that ends within a character adds nothing
+        yet."""
         written: list[int] = ids[0].tolist()
         text = shown = str(self.tokenizer.decode(written))
         yield shown
@@ -68,7 +69,7 @@ def load_checkpoint(folder: str | Path, dtype: str | None, device: torch.device)
 
 
 def _loaded(what: str, at: Path, load: Any) -> Any:
-    """What `load` gives. A damaged or missing file may raise anything in the libraries that read it."""
+    """The result of `load`. A damaged or missing file may raise anything in the libraries that read it."""
     try:
         return load()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What a call to a generator says beside its prompt: how tokens are chosen, and what ends a sequence."""
+"""Options of a call to a generator: sampling, and the ids that end a sequence."""
 
 from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
@@ -11,8 +11,8 @@ from monotile.generation.step import STOPS
 
 
 class Sampling(TypedDict):
-    """How a token is chosen, in transformers' words and order. temperature: 0 (the default) takes the likeliest; else tokens are drawn. top_k: 0
-    for all. The others leave out nothing by default."""
+    """How a token is chosen, with transformers' names and order. temperature: 0 (the default) takes the most likely token; else tokens
+    are drawn. top_k: 0 for all. The others exclude nothing by default."""
 
     temperature: NotRequired[float]
     top_k: NotRequired[int]
@@ -21,7 +21,7 @@ class Sampling(TypedDict):
     repetition_penalty: NotRequired[float]
 
 
-# By name: the value that changes nothing, the least, the greatest.
+# By name: the neutral value, the least, the greatest.
 RANGES: dict[str, tuple[float, float, float]] = {
     "temperature": (0.0, 0.0, 1e6),
     "top_k": (0, 0, 2**31),
@@ -32,7 +32,7 @@ RANGES: dict[str, tuple[float, float, float]] = {
 
 
 def checked(sampling: Sampling) -> tuple[int, list[float]]:
-    """top_k, and the values of `Controls`. Raises InputError for a name that is unknown or a value out of its range."""
+    """top_k, and the values of `Controls`. Raises InputError for an unknown name or a value out of its range."""
     given: dict[str, Any] = dict(sampling)
     if unknown := given.keys() - RANGES.keys():
         raise InputError(f"unknown {', '.join(sorted(unknown))}: there are {', '.join(RANGES)}")
@@ -60,7 +60,7 @@ def pad_of(model: nn.Module) -> int | None:
 
 
 def listed(ids: int | Sequence[int]) -> tuple[int, ...]:
-    """Ids that end a sequence. Raises InputError where they are too many."""
+    """The ids that end a sequence, as a list. Raises InputError where there are too many."""
     found = (ids,) if isinstance(ids, int) else tuple(ids)
     if len(found) > STOPS:
         raise InputError(f"{len(found)} ids that end a sequence: at most {STOPS}")

@@ -30,13 +30,15 @@ from monotile.generation.probe import (
 
 
 class Decoder(nn.Module):
-    """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's. positions: whether it is given
-    those of its tokens. cache: how keys and values are stored, see `packed_cache`; None: as the model makes them. recurrent: whether there
-    are states that each token has to enter once, and in its turn. attends: whether there are keys and values. masked: whether the model is
-    given a mask of ones, because it makes one as long as what it has read, a number that it asks a tensor for.
+    """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's. positions: whether the
+    model takes the positions of its tokens. cache: how keys and values are stored, see `packed_cache`; None: in the model's dtype.
+    recurrent: whether there are states, which each token has to enter once, in order. attends: whether there are keys and values.
+    masked: whether the model is given a mask of ones, because it makes one as long as the tokens read, a number that it reads from a
+    tensor.
 
-    transformers' TorchExportableModuleWithStaticCache with padding and states. As there, layers with a sliding window keep all positions, and
-    the window is in the mask alone. Raises InputError where the capacity does not fit the model, CaptureError for models with other caches.
+    transformers' TorchExportableModuleWithStaticCache with padding and states. As there, layers with a sliding window keep all
+    positions, and the window is in the mask alone. Raises InputError where the capacity does not fit the model, CaptureError for models
+    with other caches.
     """
 
     def __init__(
@@ -67,8 +69,8 @@ class Decoder(nn.Module):
                 self.register_buffer(f"{name}_{i}", x, persistent=False)
 
     def _try(self, exact: bool) -> None:
-        """Reads two tokens: the model makes the cache's memory, and shows what it takes. Raises one of `FAULTS`, or CaptureError, where that is
-        not enough. exact: whether the cache keeps what it is given."""
+        """Reads two tokens: the model allocates the cache, and shows which arguments it takes. Raises one of `FAULTS`, or CaptureError,
+        where that fails. exact: whether the cache keeps the exact values."""
         whole = logits_of(self.model, 2)
         self.positions = takes_positions(self.model, whole)
         found: list[tuple[int, bool, Tensor]] = []
@@ -90,7 +92,7 @@ class Decoder(nn.Module):
             check_steps(self.model, steps[:1], whole)
 
     def _steps(self) -> tuple[int, Tensor]:
-        """How often the model asks a tensor for a number, and the logits of two tokens, [batch, 2, vocabulary]."""
+        """How often the model reads a number from a tensor, and the logits of two tokens, [batch, 2, vocabulary]."""
         first = torch.zeros(self.batch, 1, dtype=torch.int64, device=self.device)
         steps = list[Tensor]()
 
@@ -112,11 +114,11 @@ class Decoder(nn.Module):
     def forward(
         self, input_ids: Tensor, cache_position: Tensor, padding: Tensor | None = None
     ) -> Tensor:
-        """Logits [batch, n, vocabulary] of tokens that lie one behind the other.
+        """Logits [batch, n, vocabulary] of consecutive tokens.
 
-        input_ids: [batch, n] int64. cache_position: [n] int64, where they lie in the cache; what lies behind is as if it were not there.
-        padding: [batch] int64, how many positions in front belong to no token of a sequence; None: none. Its tokens are numbered from
-        behind it, as transformers does for a mask.
+        input_ids: [batch, n] int64. cache_position: [n] int64, their positions in the cache; later positions are ignored. padding:
+        [batch] int64, the number of leading positions that belong to no token of a sequence; None: none. Tokens are numbered from there,
+        as transformers does for a mask.
         """
         at = cache_position[0]
         fresh = (at <= (0 if padding is None else padding)).reshape(-1)
@@ -142,7 +144,7 @@ def _given(model: nn.Module, cache: Any) -> dict[str, Any]:
 
 
 def _static_cache(model: nn.Module, capacity: int, packed: str | None) -> Any:
-    """The cache of transformers, without memory: the model itself makes that as it reads a token."""
+    """The static cache of transformers, without memory: the model allocates it when it reads a token."""
     try:
         caches = importlib.import_module("transformers.cache_utils")
     except ImportError as error:
@@ -159,7 +161,7 @@ def _static_cache(model: nn.Module, capacity: int, packed: str | None) -> Any:
 
 @contextmanager
 def _refusing(model: nn.Module) -> Generator[None, None, None]:
-    """Within, what goes wrong is the model's fault."""
+    """Within, any error is raised as the model's."""
     try:
         yield
     except FAULTS as error:

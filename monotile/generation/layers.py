@@ -1,7 +1,7 @@
 """Layers of transformers' static caches, as a decoder keeps them: rows of keys and values for each position, and states of recurrences.
 
-A row that holds a key of a later position is never seen (the mask is causal), and is written again before that position is read. A state
-holds all tokens so far: each has to enter it once, in its turn.
+A row that holds a key of a later position is never read (the mask is causal), and is overwritten before that position is read. A state
+depends on all tokens so far: each has to enter it once, in order.
 """
 
 import importlib
@@ -28,8 +28,8 @@ _STATES = ("conv_states", "recurrent_states")
 
 
 def by_position(layer: Any, capacity: int) -> Any:
-    """`layer` with a row for each of `capacity` positions where it has keys and values: what rolls with a window keeps all. Raises
-    CaptureError for a layer that is not understood."""
+    """`layer` with a row for each of `capacity` positions where it has keys and values: a rolling window keeps all positions. Raises
+    CaptureError for an unsupported layer."""
     caches: Any = importlib.import_module("transformers.cache_utils")
     rolling = getattr(caches, "LinearAttentionAndStaticSlidingWindowAttentionLayer", ())
     if isinstance(layer, rolling):
@@ -37,7 +37,7 @@ def by_position(layer: Any, capacity: int) -> Any:
         layer = whole(capacity, number_of_states=layer.number_of_states)
     elif isinstance(layer, caches.StaticSlidingWindowLayer):
         layer = caches.StaticLayer(capacity)
-    # One with nothing of its own: it reads another layer's, or is none of attention.
+    # One without attributes of its own: it reads another layer's, or is no attention layer.
     nothing = getattr(caches, "DummyLayer", ())
     if isinstance(layer, (caches.StaticLayer, nothing)) or is_recurrent(layer):
         return layer
@@ -47,7 +47,8 @@ def by_position(layer: Any, capacity: int) -> Any:
 
 
 def with_own_length(layer: Any) -> Any:
-    """`layer`, which gives its length as it is, and not as it will be: some models (Inkling) ask first, and use it after an update."""
+    """`layer`, which reports its length before an update, not after it: some models (Inkling) read the length first, and use it after an
+    update."""
     if hasattr(layer, "cumulative_length"):
         layer.__class__ = _with_own_length(type(layer))
     return layer
@@ -72,7 +73,7 @@ def has_rows(layer: Any) -> bool:
 
 
 def tensors_of(layer: Any) -> dict[str, Tensor]:
-    """The memory of a layer, by a name for each. Nothing where the model has not used it."""
+    """The memory of a layer, by name. Nothing where the model has not used it."""
     if not getattr(layer, "is_initialized", True):
         return {}
     single = {n: getattr(layer, a, None) for n, a in (_ROWS | _COUNTS).items()}
@@ -90,8 +91,8 @@ def put(layer: Any, name: str, x: Tensor) -> None:
 
 
 def begin(layer: Any, at: Tensor, fresh: Tensor) -> None:
-    """Makes `layer` as it is before the token at position `at`, a scalar int64, is read: it knows how many it holds, and the states of the
-    sequences that begin there, `fresh`, [batch] bool or [1] for all, are zero."""
+    """Resets `layer` to its state before the token at position `at`, a scalar int64: its length, and zeros for the states of the
+    sequences that begin there, `fresh`, [batch] bool or [1] for all."""
     for name, x in tensors_of(layer).items():
         if name in _COUNTS:
             x.copy_(at)

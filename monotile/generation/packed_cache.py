@@ -1,4 +1,5 @@
-"""Layers of a static cache that hold keys and values in 8 bits: half the memory, and half of what attention reads of it for each token."""
+"""Layers of a static cache with keys and values in 8 bits: half the memory, and half of the bytes that attention reads of it for each
+token, compared with 16 bits."""
 
 from typing import Any
 
@@ -13,7 +14,7 @@ CODES = 127  # of int8, either side of 0
 
 
 def check_format(name: str | None) -> None:
-    """Raises InputError for a format that there is not. None: keys and values as they are."""
+    """Raises InputError for an unknown format. None: keys and values in the model's dtype."""
     if name is not None and name not in FORMATS:
         raise InputError(
             f"cache={name!r}: there are {', '.join(FORMATS)}, and None for keys and values as the model makes them"
@@ -21,10 +22,10 @@ def check_format(name: str | None) -> None:
 
 
 def packed_layer(layer: Any, name: str) -> Any:
-    """A new layer of the capacity of `layer` with other memory, or `layer` itself where it is no StaticLayer of transformers.
+    """A new layer of the capacity of `layer` with packed memory, or `layer` itself where it is no StaticLayer of transformers.
 
-    "int8": codes and a scale in the model's dtype for each position and head, the largest magnitude / 127. "fp8": float8_e4m3fn, no scale; what is
-    larger than 448 becomes that.
+    "int8": codes and a scale in the model's dtype for each position and head, the largest magnitude / 127. "fp8": float8_e4m3fn, without
+    a scale; larger values become 448.
     """
     if not hasattr(layer, "max_cache_len"):
         return layer

@@ -1,4 +1,4 @@
-"""What a language model says of itself, asked with two tokens: whether it is causal, how it counts positions, what it keeps."""
+"""Probes a language model with two tokens: whether it is causal, how it counts positions, and which tensors it keeps."""
 
 import inspect
 from collections.abc import Callable
@@ -10,15 +10,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from monotile.errors import CaptureError
 
-# What models raise that do not take what they are given.
+# Errors of models that do not accept their arguments.
 FAULTS = (AttributeError, AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-SAME = 0.01  # how far logits of the same kernels may be apart, of their norm
+SAME = 0.01  # the largest difference of logits of the same kernels, relative to their norm
 EXACT = 0.005  # of other kernels, in float32
-NARROW = 1.2  # in narrower types: 48 layers of Mamba with random weights differ by 0.23, and more on a GPU; what is unrelated, by 1.4
+NARROW = 1.2  # in narrower types: 48 layers of Mamba with random weights differ by 0.23, and more on a GPU; unrelated logits by 1.4
 
 
 def check_steps(model: nn.Module, steps: Tensor, whole: Tensor) -> None:
-    """Raises CaptureError where tokens that are read one by one, with a cache, have other logits than together. steps, whole: those."""
+    """Raises CaptureError where tokens that are read one by one, with a cache, have other logits than together. steps, whole: the
+    logits."""
     narrow = any(p.itemsize < 4 for p in model.parameters())
     if whole.isfinite().all() and not _near(steps, whole, NARROW if narrow else EXACT):
         raise CaptureError(
@@ -28,7 +29,7 @@ def check_steps(model: nn.Module, steps: Tensor, whole: Tensor) -> None:
 
 
 def takes_positions(model: nn.Module, whole: Tensor) -> bool:
-    """Whether `model` takes position_ids, and those that count from 0 are what it takes by itself: it then gives `whole`."""
+    """Whether `model` takes position_ids, and its default is to count from 0: it then gives `whole`."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return False
     positions = torch.arange(whole.shape[1], device=whole.device)[None]
@@ -40,13 +41,13 @@ def takes_positions(model: nn.Module, whole: Tensor) -> bool:
 
 
 def logits_of(model: nn.Module, count: int, **more: Tensor) -> Tensor:
-    """Of the words 0, 1, ... together: [1, count, vocabulary]."""
+    """Logits of the tokens 0, 1, ... together: [1, count, vocabulary]."""
     ids = torch.arange(count, device=next(model.parameters()).device)[None]
     return model(input_ids=ids, use_cache=False, **more).logits
 
 
 def own_tensors(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Tensors that the modules of `model` have besides parameters, by name: which, and how often each has changed."""
+    """The tensors of the modules of `model` other than parameters, by name, with the number of changes of each."""
     return {
         f"{at}.{n}": (id(x), x._version)
         for at, module in model.named_modules()
@@ -56,7 +57,7 @@ def own_tensors(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def numbers_asked(run: Callable[[], object]) -> int:
-    """How often Python asks a tensor for a number in `run`."""
+    """How often Python reads a number from a tensor in `run`."""
     with _Asked() as asked:
         run()
     return asked.count

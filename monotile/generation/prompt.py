@@ -1,4 +1,4 @@
-"""Reading a prompt many tokens at a time: a second kernel over the cache and the parameters of the first."""
+"""Prefill: reads a prompt many tokens at a time, by a second kernel over the cache and the parameters of the first."""
 
 import msgspec
 import torch
@@ -14,7 +14,7 @@ LEAST = 8  # tokens: fewer are read one at a time
 
 
 class Chunk(nn.Module):
-    """A decoder's step for `chunk` tokens of a prompt. It computes no logits: nobody reads them."""
+    """A decoder's step for `chunk` tokens of a prompt. It computes no logits, which are not needed."""
 
     def __init__(self, decoder: Decoder, chunk: int) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class Chunk(nn.Module):
     def forward(
         self, ids: Tensor, at: Tensor, goes_on: Tensor, end: Tensor, padding: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """ids: [capacity], or [batch, capacity] with padding, int64. at: scalar int64, the position of the first token to read. goes_on: scalar
-        bool. end: scalar int64, where to stop. padding: see `Decoder`.
+        """ids: [capacity], or [batch, capacity] with padding, int64. at: scalar int64, the position of the first token to read. goes_on:
+        scalar bool. end: scalar int64, where to stop. padding: see `Decoder`.
 
-        Gives the second and the third for the next step. The last chunk may have tokens behind `end`, whose keys are written again
-        before they are seen. One that would not fit the cache begins earlier, and computes keys that are there once more.
+        Gives the second and the third for the next step. The last chunk may have tokens after `end`, whose keys are overwritten before
+        they are read. One that would not fit the cache begins earlier, and computes some keys again.
         """
         del goes_on  # of the loop
         first = at.clamp(max=self.decoder.capacity - self.chunk)
@@ -57,12 +57,13 @@ class Reader:
         )
 
     def end(self, begun: int, given: int) -> int:
-        """How many tokens of `given` are to be in the cache before the first new one is chosen, `begun` being there: all but the last, or
-        no more than are there where `read` is not worth a launch."""
+        """How many tokens of `given` should be in the cache before the first new one is chosen, where `begun` are: all but the last, or
+        no more than `begun` where `read` is not worth a launch."""
         return given - 1 if given - 1 - begun >= LEAST else begun
 
     def read(self, ids: Tensor, begun: int, end: int, *padding: Tensor) -> None:
-        """The keys and values at positions from `begun` to `end`. ids: up to the capacity, of which those from `end` on do not matter."""
+        """Computes the keys and values at positions from `begun` to `end`. ids: up to the capacity, of which those from `end` on are
+        ignored."""
         if begun < end:
             self.kernel(ids, *self._bounds(begun, end, ids.device), *padding)
 
@@ -72,6 +73,7 @@ class Reader:
 
 
 def _own(options: Options) -> Options:
-    """Parameters lie as the kernel for tokens wants them, and keep the order that they have then; its dump is not overwritten."""
+    """Options for this kernel: parameters have the order that the kernel for tokens wants, and keep it; the dump of that kernel is not
+    overwritten."""
     folder = f"{options.dump_dir}/prompt" if options.dump_dir else None
     return msgspec.structs.replace(options, arrange_parameters=False, dump_dir=folder)

@@ -1,4 +1,4 @@
-"""Prompts as a user gives them, in one form: padded on the left to one length."""
+"""Normalises prompts to one form: padded on the left to one length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Ids = Tensor | Sequence[Tensor]
 
 @dataclass(frozen=True)
 class Rows:
-    """ids: [sequences, n] int64. padding: how many in front of each sequence are none of its tokens; less than n."""
+    """ids: [sequences, n] int64. padding: the number of leading positions of each sequence that are not its tokens; less than n."""
 
     ids: Tensor
     padding: tuple[int, ...]

@@ -1,8 +1,9 @@
-"""The choice of a token, as a module that compiles like any other.
+"""Sampling of a token, as a module that compiles like any other.
 
-A token is drawn by the Gumbel-max trick: the argmax of logits with noise. top_k, top_p and min_p are then checked for that token alone. If one
-excludes it, it excludes all tokens that are no more likely, and the argmax of the others is next (rejection as FlashInfer samples, but with the
-same noise, so that the result is the draw from what is not excluded). A check is one pass over the vocabulary, and the first mostly passes.
+A token is drawn by the Gumbel-max trick: the argmax of logits with noise. top_k, top_p and min_p are then checked for that token alone.
+If one excludes it, it excludes all tokens that are no more likely, and the argmax of the others is next (rejection sampling as in
+FlashInfer, but with the same noise, so that the result is a draw from the tokens that are not excluded). A check is one pass over the
+vocabulary, and the first token mostly passes.
 """
 
 import math
@@ -16,11 +17,11 @@ from monotile.frontends.torch.philox import philox
 
 WAYS, ROUNDS = 8, 14  # parts of a span of logits, and how often it is cut, at most
 LOG2_E = 1 / math.log(2)
-PARTS = 128  # of the vocabulary, each of which has a likeliest token
+PARTS = 128  # of the vocabulary, each of which has a most likely token
 
 
 class Controls:
-    """Where each control lies in a tensor of them, float32."""
+    """The position of each control in a tensor of them, float32."""
 
     TEMPERATURE, TOP_P, MIN_P, PENALTY = range(4)
     COUNT = 4
@@ -31,10 +32,10 @@ def choose(
 ) -> Tensor:
     """The chosen token, a scalar int64; or one for each sequence, [batch] int64.
 
-    logits: [vocabulary], or [batch, vocabulary], float32. seen: [n] or [batch, n] int64, the tokens so far; those that are not there yet are
-    any of the others. controls: see `Controls`. A temperature of 0 takes the likeliest, the first of equals. top_k: the k likeliest alone;
-    0 for all. seed, step: scalars int64 by which the random numbers are known. The first sequence has those of one alone.
-    In the order of transformers' processors: penalty, temperature, top_k, top_p, min_p.
+    logits: [vocabulary], or [batch, vocabulary], float32. seen: [n] or [batch, n] int64, the tokens so far; unused entries repeat any of
+    the others. controls: see `Controls`. A temperature of 0 takes the most likely token, the first of equals. top_k: only the k most
+    likely ones; 0 for all. seed, step: scalars int64 that determine the random numbers. The first sequence has those of a single one. In
+    the order of transformers' processors: penalty, temperature, top_k, top_p, min_p.
     """
     temperature, penalty = controls[Controls.TEMPERATURE], controls[Controls.PENALTY]
     given = (logits, seen, controls, top_k, seed, step)
@@ -63,7 +64,7 @@ def _not_excluded(
 ) -> Tensor:  # fmt: skip
     """The position of the greatest of `noisy` that neither top_k nor top_p excludes. token: of all whose logits are above `below`."""
     share = controls[Controls.TOP_P]
-    both = (top_k > 0) & (share < 1)  # top_p is a share of the probability that top_k leaves
+    both = (top_k > 0) & (share < 1)  # top_p is a fraction of the probability that top_k leaves
     least = torch.cond(both, _kth_greatest, _lowest, (logits, most, top_k))
     below = torch.maximum(below, _before(least))
     total = torch.where(logits >= least, torch.exp(logits - most), 0).sum(-1, keepdim=True)
@@ -96,7 +97,7 @@ def _not_excluded(
 def _scaled(
     logits: Tensor, _: Tensor, controls: Tensor, seed: Tensor, step: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Logits by the temperature, and those with noise, by which the greatest comes with its probability."""
+    """Logits divided by the temperature, and those with noise, whose argmax is a draw by probability."""
     temperature = controls[Controls.TEMPERATURE]
     noise = -torch.log(-torch.log(uniform(seed, step, *logits.shape)))
     logits = logits / torch.where(temperature > 0, temperature, 1)
@@ -112,7 +113,8 @@ def _penalised(
 
 
 def _argmax(x: Tensor, logits: Tensor, bound: Tensor) -> Tensor:
-    """The position of the greatest of `x` where `logits` are above `bound`, [..., 1], the first of equals: of parts first, which is work for many."""
+    """The position of the greatest of `x` where `logits` are above `bound`, [..., 1], the first of equals: first in parts, so that many
+    workers share it."""
     x, logits, bound = _parts(x), _parts(logits), bound[..., None]
     best = torch.where(logits > bound, x, float("-inf")).argmax(-1, keepdim=True)
     values = torch.where(logits.gather(-1, best) > bound, x.gather(-1, best), float("-inf"))
@@ -121,7 +123,7 @@ def _argmax(x: Tensor, logits: Tensor, bound: Tensor) -> Tensor:
 
 
 def _parts(x: Tensor) -> Tensor:
-    """[..., n] as [..., PARTS, n / PARTS], with -inf behind."""
+    """[..., n] as [..., PARTS, n / PARTS], padded with -inf."""
     each = -(-x.shape[-1] // PARTS)
     padded = F.pad(x, (0, PARTS * each - x.shape[-1]), value=float("-inf"))
     return padded.reshape(*x.shape[:-1], PARTS, each)
@@ -137,7 +139,8 @@ def _lowest(_: Tensor, most: Tensor, __: Tensor) -> Tensor:
 
 
 def _kth_greatest(logits: Tensor, most: Tensor, count: Tensor) -> Tensor:
-    """A bound that the `count` greatest of each row are not below, [..., 1], and only what equals the least of them."""
+    """A bound, [..., 1], such that the `count` greatest of each row are not below it, and of the others only those equal to the least of
+    them."""
     lowest = torch.where(torch.isinf(logits), most, logits).amin(-1, keepdim=True)
     steps = torch.arange(WAYS + 1, device=most.device).to(most.dtype) / WAYS
 
@@ -166,7 +169,7 @@ def uniform(seed: Tensor, step: Tensor, *shape: int) -> Tensor:
 
 
 def bits(seed: Tensor, step: Tensor, *shape: int) -> Tensor:
-    """64 random bits, int64, for each element, known by the seed, the step, the place in a sequence and the sequence.
+    """64 random bits, int64, for each element, determined by the seed, the step, the position in a sequence and the sequence.
 
     shape: (count,), which is sequence 0, or (sequences, count).
     """

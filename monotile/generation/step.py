@@ -1,4 +1,4 @@
-"""A decoder's step for one token: read it, choose the next one, tell whether there is another step."""
+"""A decoder's step for one token: reads it, chooses the next one, and decides whether there is another step."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from monotile.generation.sampling import choose
 from monotile.transform.iterate import Iterate
 
 STOPS = 8  # ids that may end a sequence
-GIVEN, MOST, TOP_K, SEED = range(4)  # of a call's numbers
+GIVEN, MOST, TOP_K, SEED = range(4)  # indices of a call's numbers
 
 
 class Step(nn.Module):
@@ -20,9 +20,10 @@ class Step(nn.Module):
     def forward(
         self, ids: Tensor, at: Tensor, goes_on: Tensor, numbers: Tensor, stops: Tensor, controls: Tensor, *watched: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """ids: [capacity] int64. at: scalar int64, the position of the token to read. goes_on: scalar bool. numbers: [4] int64: how many ids are
-        given, how many there may be in the end, `top_k` and `seed` of `sampling.choose`. stops: [STOPS] int64, padded with -1. controls:
-        `sampling.Controls`. watched: `news`, [capacity] int64, which gets each token, and `stop`, a scalar int64, 0 as long as there may be more.
+        """ids: [capacity] int64. at: scalar int64, the position of the token to read. goes_on: scalar bool. numbers: [4] int64: the number
+        of given ids, the maximum number in the end, `top_k` and `seed` of `sampling.choose`. stops: [STOPS] int64, padded with -1.
+        controls: `sampling.Controls`. watched: `news`, [capacity] int64, which receives each token, and `stop`, a scalar int64, 0 as
+        long as the kernel may go on.
 
         Gives the first three for the next step: ids with the next one, which is the given one as long as there are some.
         """
@@ -43,5 +44,5 @@ class Step(nn.Module):
 
 
 def iterated(capacity: int) -> Iterate:
-    """How the step becomes a loop: its results are its first three arguments. A layer's count of what its cache holds is `at`, and not kept."""
+    """How the step becomes a loop: its results are its first three arguments. A cache layer's own length equals `at`, and is not kept."""
     return Iterate(inputs=(0, 1, 2), predicate=2, bound=capacity, unread=False, watched=(6, 7))

@@ -1,7 +1,7 @@
-"""Tokens for the host while the one kernel writes them.
+"""Streams tokens to the host while the one kernel generates them.
 
-The kernel stores each token in `news`, in the host's memory, where -1 stands for one that is not there yet, and looks at `stop` once a token. A token
-is one aligned word, so a reader finds it whole or not at all; it says nothing about other memory, so no order is needed.
+The kernel stores each token in `news`, in host memory, where -1 marks a token that does not exist yet, and polls `stop` once a token. A
+token is one aligned word, so a reader sees it whole or not at all. It implies nothing about other memory, so no ordering is needed.
 """
 
 import atexit
@@ -16,14 +16,14 @@ from torch import Tensor
 from monotile.runtime.module import CompiledModule
 from monotile.runtime.tensors import host_tensor
 
-SHORTEST, LONGEST = 20e-6, 5e-3  # seconds between two looks
-SHARE = 8  # the next look comes after an eighth of the time waited so far
+SHORTEST, LONGEST = 20e-6, 5e-3  # seconds between two polls
+SHARE = 8  # the next poll comes after an eighth of the time waited so far
 
 
 class Writing:
-    """A call of `kernel` that goes on until it is done or told to stop. over: whether it has ended, and `ended` has been given its results.
+    """A call of `kernel` that runs until it is done or told to stop. over: whether it has ended, and `ended` has been given its results.
 
-    It keeps alive what the kernel uses.
+    It keeps alive the tensors that the kernel uses.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Writing:
         atexit.register(self.close)
 
     def finished(self) -> bool:
-        """Whether all tokens are there that will be."""
+        """Whether no more tokens will come."""
         return self.over or self._running.finished()
 
     def tell(self) -> None:
-        """Tells the kernel to stop, and waits for nothing: what a finaliser may do."""
+        """Tells the kernel to stop, without waiting: a finaliser may call it."""
         self._stop.fill_(1)
         self.told = True
 
     def close(self) -> None:
-        """Tells the kernel to stop, and waits until it has, for about a token. Raises what went wrong in it."""
+        """Tells the kernel to stop, and waits until it has, for about a token. Raises the kernel's error."""
         if self.over:
             return
         self.tell()
@@ -70,10 +70,10 @@ class Writing:
 
 
 class Stream(Iterator[int]):
-    """The tokens of an answer, each as soon as it is there. How often it looks follows from how long a token takes.
+    """The tokens of an answer, each as soon as it exists. The polling interval follows from the time that a token takes.
 
-    `close`, a KeyboardInterrupt in `next`, the end of the last reference or of the process, and another call of the generator stop
-    the kernel within about a token.
+    `close`, a KeyboardInterrupt in `next`, the end of the last reference or of the process, and another call of the generator stop the
+    kernel within about a token.
     """
 
     def __init__(self, writing: Writing, first: int) -> None:
@@ -84,7 +84,7 @@ class Stream(Iterator[int]):
     def __next__(self) -> int:
         begin = time.perf_counter()
         while not self._writing.over:
-            finished = self._writing.finished()  # before looking: a token may come between
+            finished = self._writing.finished()  # before the poll: a token may come between
             token = int(self._news[self._at]) if self._at < len(self._news) else -1
             if token >= 0:
                 self._at += 1
@@ -104,5 +104,5 @@ class Stream(Iterator[int]):
             raise
 
     def close(self) -> None:
-        """Stops the kernel, and waits until it has. Raises what went wrong in it."""
+        """Stops the kernel, and waits until it has. Raises the kernel's error."""
         self._writing.close()

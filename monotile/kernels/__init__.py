@@ -1,1 +1,1 @@
-"""One folder a kernel family: how it is matched, cut, costed, checked, and spelled for each target."""
+"""One folder a kernel family: how it is matched, cut into tasks, costed, checked, and emitted for each target."""

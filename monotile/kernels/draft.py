@@ -1,4 +1,4 @@
-"""A group cut into tasks, and what cutting needs to know."""
+"""A group cut into tasks (Draft), and the context of the search for it."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable
@@ -29,7 +29,7 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A group cut into tasks. shared_bytes: on-chip memory. seconds: the model's guess for the stage."""
+    """A group cut into tasks. shared_bytes: on-chip memory. seconds: the cost model's estimate for the stage."""
 
     group: Group
     grid: tuple[int, ...]
@@ -45,12 +45,12 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Memo:
-    """What was found so far, by what it depends on."""
+    """Memoised results, by the inputs that they depend on."""
 
     found: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, or gave under this key before."""
+        """The result of `make`, or the stored one under this key."""
         if key not in self.found:
             self.found[key] = make()
         return self.found[key]
@@ -58,11 +58,11 @@ class Memo:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What cutting needs to know besides the group. tables: leading table dimensions of the weights that have some. streamed: weights that
-    every use reads from memory anew (`analysis/streaming.py`). copied: weights that may be copied (`Weight.copied`).
+    """The inputs of cutting besides the group. tables: the number of leading table dimensions of weights that have some. streamed: weights
+    that every use reads from memory again (`analysis/streaming.py`). copied: weights that may be copied (`Weight.copied`).
 
-    drafts: groups that were cut so far. slower: seconds within which no way was found to cut others. memo: what depends on the number of workers. of_worker: what does not, shared
-    by the contexts of parts of the machine. chooser: who is asked where there are several ways.
+    drafts: the groups cut so far. slower: seconds within which no way was found to cut others. memo: results that depend on the number
+    of workers. of_worker: results that do not, shared by the contexts of parts of the machine. chooser: decides between alternatives.
     """
 
     tables: dict[str, int]
@@ -97,7 +97,7 @@ class Context:
         around: Callable[[], str] | None = None,
         ranked: bool = False,
     ) -> T | None:
-        """One of `ways`, None if there are none: what the Chooser takes of them. The others: as in `choice.chooser.Question`."""
+        """One of `ways`, None if there are none: the Chooser's choice. The other parameters are those of `choice.chooser.Question`."""
         target = self.target
         question = Question(kind, shape, cost, value, target.name, target.workers, around, ranked)
         return self.chooser.choose(question, ways)

@@ -1,7 +1,7 @@
-"""What a kernel family is to the rest of the compiler. `registry.py` lists them.
+"""The interface of a kernel family. `registry.py` lists the families.
 
-A family knows some shapes of work: how to find it (match), the ways to cut it into tasks and what each costs, what a step of it may
-and may not be (check), and how each target spells it. Everything else reaches a family through this page.
+A family handles some kinds of computation: how to find it (match), the ways to cut it into tasks and the cost of each, which steps are
+valid (check), and how each target emits it. Everything else uses a family through this file alone.
 """
 
 from collections import Counter
@@ -23,10 +23,10 @@ Statements = Mapping[str, Compute | Scatter]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Statements that a family computes as one step: `inner`, in order, and the result that they are for.
+    """Statements that a family computes as one step: `inner`, in order, and the result that they lead to.
 
-    data: what the family wants to know of it when it cuts the step; None: the statements are only to share a stage, step by step.
-    kept: names of those of `inner` that are results too: others may read them. faster: than stages of their own, without comparing costs.
+    data: the family's own data for cutting the step; None: the statements only share a stage, step by step. kept: names of those of
+    `inner` that are results too: others may read them. faster: than separate stages, without comparing costs.
     """
 
     inner: tuple[Compute, ...]
@@ -35,7 +35,7 @@ class Match:
     faster: bool = False
 
     def closed(self, result: Compute, uses: Mapping[str, int]) -> bool:
-        """Whether nobody else reads what is made on the way. uses: how often each tensor of the Program is mentioned."""
+        """Whether the intermediate results have no other readers. uses: how often each tensor of the Program is used."""
         within = Counter(t.name for s in (*self.inner, result) for t in used(s))
         names = {s.out.name for s in self.inner} - self.kept
         return all(uses[name] == within[name] for name in names)
@@ -45,8 +45,8 @@ class Match:
 class RowSite:
     """A step of a task that has several: the task holds a tile of the rows that all of them have in common.
 
-    step: the anchor and what follows it. where: the tile axis that cuts an axis of the anchor, by the axis's position. tiles: rows
-    along each tile axis. lead: rows in front, by position. own: tensors that the task holds on chip. room: bytes left there.
+    step: the anchor and its epilogue. where: the tile axis that cuts an axis of the anchor, by the axis's position. tiles: rows along
+    each tile axis. lead: leading rows, by position. own: tensors that the task holds on chip. room: bytes left there.
     """
 
     step: tuple[Compute | Scatter, ...]
@@ -89,7 +89,7 @@ class RowSite:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A step that is to be checked: raise by `plan.invalid.fail`. steady: weights that the launch does not change."""
+    """A step to be checked; errors are raised by `plan.invalid.fail`. steady: weights that the launch does not change."""
 
     step: Step
     view: View
@@ -111,10 +111,10 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Prefetching:
-    """Step `number` of the view's stage, of which is asked what it may ask for ahead.
+    """Step `number` of the view's stage, for which a family lists prefetches.
 
-    steady: weights that the launch does not change. streamed: weights, where all of them are more than the last-level cache holds.
-    loops: axes of those around. pinned: a loop keeps weights of the stage on chip.
+    steady: weights that the launch does not change. streamed: weights, if together they exceed the last-level cache. loops: axes of the
+    enclosing loops. pinned: a loop keeps weights of the stage on chip.
     """
 
     number: int
@@ -140,8 +140,8 @@ class Prefetching:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """A step of a Plan in which the tasks, the places, what loops keep on chip and what arrives there are settled: of it is asked how a
-    task's threads share its part. stage: the view's."""
+    """A step of a Plan whose tasks, places, pinned weights and received messages are fixed: a family chooses how a task's threads divide
+    its part. stage: the view's."""
 
     step: Step
     view: View
@@ -158,8 +158,9 @@ class Settling:
 
 @dataclass(frozen=True, slots=True)
 class Pinnable:
-    """A weight that a step reads alike in every iteration of a loop: Load `number` of the distinct ones of its anchor's body, and the
-    bytes that a task reads of it. in_registers: threads may hold it there, by the settled method. vector: elements that a thread may copy at once."""
+    """A weight of which a step reads the same in every iteration of a loop: Load `number` of the distinct ones of its anchor's body, and
+    the bytes that a task reads of it. in_registers: threads may hold it there, by the settled method. vector: elements that a thread
+    may copy at once."""
 
     load: Load
     number: int
@@ -168,7 +169,7 @@ class Pinnable:
     vector: int
 
 
-# A family's answers, each with what it means to have none.
+# A family's callbacks, each with its default result.
 
 Cut = Callable[[Group, Context], Iterator[Draft]]
 CutInRows = Callable[[RowSite, Context], "tuple[Step, float] | None"]
@@ -234,22 +235,22 @@ def _not_late(_stage: Stage, _statements: Statements) -> "str | None":
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """match: the statements before a result that the family computes with it as one step.
+    """match: the statements before a result that the family computes together with it as one step.
     finds: the type of what it matches (`Match.data`); such a group is cut by this family alone.
-    in_runs: of what it has matched, whether each task can lie within one run of rows whose ends differ.
-    cut: the ways to cut a group into tasks, none where it is not this family's work. exclusive: where there is one, no family after this
-    is asked. in_rows: the same for a step of a task with several, with its seconds.
-    finer: for methods that are copies of weights, which a network begins with: such a stage with tasks of so many threads (`Method.copies`).
+    in_runs: for a match, whether each task can stay within one run of rows with equal ends.
+    cut: the ways to cut a group into tasks, none for a group of another family. exclusive: if there is one, no later family is tried.
+    in_rows: the same for a step of a task with several, with its seconds.
+    finer: for methods that copy weights, with which a network begins: such a stage with tasks of so many threads (`Method.copies`).
     tiled: whether the family computes a statement in tiles of rows and columns, with operands in a pipeline.
-    one_pass: two steps that follow each other in a task as one, where that reads once what both of them read.
+    one_pass: two consecutive steps of a task as one, where that reads common operands once.
     settle: the method of a step with all that is chosen once everything else is known.
-    check: raises where a step is not legal. why_not_late: why a stage that begins with such a step cannot wait for its hand-off within it.
-    prefetch: what a step asks for at a point ("stage", "handoff", "use"). pinnable: weights that a loop may keep on chip for a step.
-    bounded: whether a step with that method leaves out what is dead of its anchor: along reduce axes exactly that (`Step.bounds`).
+    check: raises if a step is invalid. why_not_late: why a stage that begins with such a step cannot wait for its hand-off within it.
+    prefetch: what a step prefetches at a point ("stage", "handoff", "use"). pinnable: weights that a loop may keep on chip for a step.
+    bounded: whether a step with that method skips dead elements of its anchor: along reduction axes exactly (`Step.bounds`).
     panels: the copy of a weight that a step reads (`plan.places.Panels`), without its slot and parts.
-    write: how a target spells a step: given the emitter and the step's site, by the emitter's language ("c", "cuda"). write_prefetch: what it
-    asks for at "stage", given its number too. write_supply: what the supplier asks for of a step that streams weights. write_tasks: the whole function of a stage, where its only step walks the worker's tasks
-    by itself; whether it did.
+    write: emits a step: given the emitter and the step's site, by the emitter's language ("c", "cuda"). write_prefetch: emits its
+    prefetches at "stage", given its number too. write_supply: emits the producer warp's loads for a step that streams weights.
+    write_tasks: emits the whole function of a stage, where its only step walks the worker's tasks itself; gives whether it did.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A Group: the statements of one stage, as the scheduler hands them to the families to be cut into tasks."""
+"""A Group: the statements of one stage, as the scheduler gives them to the families to be cut into tasks."""
 
 import functools
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ Row = tuple[
 
 @dataclass(frozen=True)
 class Group:
-    """steps: of Computes, which Scatters may follow, or one Scatter. rows: the axes that tasks may be cut along. waits: tensors that are made
-    before, though not read: what is made of a state's old value before its memory gets the new one. match: what a family has found
-    the one step to be (`Family.match`); the group joins no other then."""
+    """steps: of Computes, which Scatters may follow, or one Scatter. rows: the axes along which tasks may be cut. waits: tensors that
+    must be computed before, though not read: those computed from a state's old value before its memory gets the new one. match: the
+    family's match for the one step (`Family.match`); the group joins no other then."""
 
     steps: tuple[tuple[Compute | Scatter, ...], ...]
     rows: tuple[Row, ...]
@@ -46,7 +46,7 @@ class Group:
 
     @functools.cached_property
     def readers(self) -> dict[str, list[Compute | Scatter]]:
-        """By tensor: what reads it in steps behind its own."""
+        """Maps each tensor to its readers in later steps than its own."""
         found: dict[str, list[Compute | Scatter]] = {}
         made: set[str] = set()
         for step in self.steps:
@@ -58,7 +58,7 @@ class Group:
 
     @functools.cached_property
     def reads(self) -> frozenset[str]:
-        """Tensors from outside."""
+        """Tensors read from outside."""
         read = frozenset(t.name for s in self.statements() for t in used(s))
         return (read | self.waits) - self.tensors
 

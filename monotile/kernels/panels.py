@@ -1,4 +1,4 @@
-"""Copies of weights that the steps of a Plan read (`plan.places.Panels`): which there are, and at which of the launch's pointers."""
+"""Copies of weights that the steps of a Plan read (`plan.places.Panels`): a list of them, with the launch's pointers."""
 
 import msgspec
 

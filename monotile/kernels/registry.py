@@ -1,4 +1,4 @@
-"""The kernel families, in the order in which they are asked, and the questions that the scheduler asks all of them.
+"""The kernel families, in order of priority, and functions that dispatch to them.
 
 To add a family: a folder beside this file, and its line here (docs/families.md).
 """
@@ -37,14 +37,14 @@ METHODS: dict[str, type[Method]] = {str(m.__struct_config__.tag): m for m in BY_
 
 
 def families_for(group: Group) -> tuple[Family, ...]:
-    """Those that may cut `group` into tasks: of what a family has matched that one, else all."""
+    """The families that may cut `group` into tasks: the one that has matched it, else all."""
     if group.match is None:
         return FAMILIES
     return tuple(f for f in FAMILIES if f.finds is type(group.match))
 
 
 def family_of(method: Method) -> Family:
-    """The one whose method it is."""
+    """The family of a method."""
     return BY_METHOD[type(method)]
 
 
@@ -61,18 +61,19 @@ def cut_in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
 
 
 def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
-    """What the first family that finds something computes together with `result`. computes: all that it may be made of, by name."""
+    """The first family's match for `result`. computes: its possible operands, by name."""
     found = (f.match(result, computes, context) for f in FAMILIES)
     return next((m for m in found if m is not None), None)
 
 
 def in_runs(found: Match, c: Compute, at: Sequence[At]) -> bool:
-    """Whether who has found `found`, of which `c` is a reduction, can cut it so that each task lies within one of the runs `at` of the axes of `c`."""
+    """Whether the family that matched `found`, of which `c` is a reduction, can cut it so that each task is within one of the runs `at`
+    of the axes of `c`."""
     return any(f.in_runs(found.data, c, at) for f in FAMILIES if f.finds is type(found.data))
 
 
 def suits(step: Step, statements: Iterable[Compute | Scatter], target: Target) -> bool:
-    """Whether its family leaves out the terms of `statements`, which are the step's, that are dead. What is made before the anchor has its ends."""
+    """Whether its family skips the dead terms of `statements`, which are the step's. Statements before the anchor have its ends."""
     own = {s.out.name: s for s in statements if isinstance(s, Compute)}
     anchor = own.get(step.computes[step.anchor])
     walked = {x.ends: x for x in anchor.live if one_point(step, anchor, x.at)} if anchor else {}
@@ -106,5 +107,5 @@ def why_not_late(stage: Stage, statements: Statements, workers: int) -> str | No
 
 
 def read_plan(text: str | bytes) -> Plan:
-    """The Plan of `Plan.to_json`. Raises msgspec.ValidationError for what is none."""
+    """The Plan of `Plan.to_json`. Raises msgspec.ValidationError if it is invalid."""
     return Plan.from_json(text, METHODS)

@@ -1,4 +1,4 @@
-"""What a format of packed weights is."""
+"""The interface of a format of packed weights."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Format(ABC):
-    """How a weight [n, k] is stored as tensors. Each row is encoded for itself, or so many neighbours `together`.
+    """How a weight [n, k] is stored as tensors. Rows are encoded separately, or so many neighbours `together`.
 
     group: how many neighbours along k share a scale; None: a whole row.
     """

@@ -1,4 +1,4 @@
-"""Which layers of a model can be packed."""
+"""Finds the layers of a model that can be packed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +62,8 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """transformers' linear layer whose weight is [in, out]. Known by its name and look, as transformers need not be there."""
+    """transformers' linear layer whose weight is [in, out]. Recognised by its name and attributes, as transformers need not be
+    installed."""
     weight = getattr(module, "weight", None)
     named = type(module).__name__ == "Conv1D" and hasattr(module, "nf")
     return named and isinstance(weight, Tensor) and weight.dim() == 2
@@ -103,7 +104,7 @@ def _wanted(name: str, module: nn.Module, where: Where) -> bool:
 
 
 def _obstacle(module: nn.Module) -> str | None:
-    """Why a layer cannot be replaced without changing what the model does."""
+    """Why a layer cannot be replaced without changing the model's behaviour."""
     parts = dict(module.named_parameters(recurse=False)).keys()
     rest = [*module.children(), *module.buffers(recurse=False)]
     plain = nn.Embedding if isinstance(module, nn.Embedding) else nn.Linear
@@ -118,7 +119,8 @@ def _obstacle(module: nn.Module) -> str | None:
 
 
 def _tie(name: str, fit: Mapping[str, nn.Module], owners: Mapping[int, list[str]]) -> str | None:
-    """Why a weight in several places cannot be packed: it is, where embeddings and at most one linear layer that fit share it."""
+    """Why a weight shared by several modules cannot be packed: it is packed where embeddings and at most one linear layer that fit share
+    it."""
     names = owners[id(fit[name].get_parameter("weight"))]
     sharing = [fit.get(n.rpartition(".")[0]) for n in names]
     alike = all(isinstance(m, (nn.Linear, nn.Embedding)) for m in sharing)

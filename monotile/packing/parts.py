@@ -1,4 +1,4 @@
-"""What readers of packed checkpoints share: the tensors of one layer, and codes in words of 32 bits."""
+"""Helpers of the readers of packed checkpoints: the tensors of one layer, and codes in words of 32 bits."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from monotile.packing.integers import Integers
 
 
 class PackedWeight(NamedTuple):
-    """A weight in a format of ours, as `PackedLinear` takes it."""
+    """A weight in one of Monotile's formats, as `PackedLinear` takes it."""
 
     format: Format
     tensors: dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""What became of a model's weights when it was packed."""
+"""The report of packing a model's weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which bytes a stage reads and writes in one iteration of its loops, and which of its workers do."""
+"""Memory accesses of a Plan: which bytes a stage reads and writes in one iteration of its loops, and on which workers."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -28,15 +28,15 @@ from monotile.plan.walk import repeats
 Columns = tuple[
     int, int, int
 ]  # of a matrix: bytes of its rows; first byte, and byte after the last, in each
-# Space, first byte, byte after the last; of a strip those of its matrix, and its columns.
+# Space, first byte, byte after the last; for a strip those of its matrix, and its columns.
 Bytes = tuple[str, int, int] | tuple[str, int, int, Columns]
-Span = tuple[str, int, int]  # on chip: what, first byte, byte after the last
+Span = tuple[str, int, int]  # on chip: name, first byte, byte after the last
 WORKSPACE = "workspace"
-REPLICA = "replica"  # the space of what every worker has on chip for itself
+REPLICA = "replica"  # the space of on-chip tensors that every worker has for itself
 
 
 def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, ...]:
-    """The bytes of a tensor of `nbytes` at `p` that outlive a stage; none for what lives on chip within one, or has no elements."""
+    """The bytes of a tensor of `nbytes` at `p` that outlive a stage; none for a tensor that is on chip within one, or has no elements."""
     if nbytes == 0:
         return ()
     match p:
@@ -70,7 +70,7 @@ def resolve(p: Place, nbytes: int, iterations: dict[str, int]) -> tuple[Bytes, .
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What a stage touches in one iteration: (tensor, bytes) each."""
+    """The accesses of a stage in one iteration: (tensor, bytes) each."""
 
     reads: tuple[tuple[str, Bytes], ...]
     writes: tuple[tuple[str, Bytes], ...]
@@ -80,12 +80,12 @@ Old = Mapping[str, tuple[Tensor, ...]]
 
 
 def overwritten(program: Program) -> Old:
-    """Of each state's new value, by name: the tensors whose bytes it replaces."""
+    """Maps each state's new value to the tensors whose bytes it replaces."""
     return {u.result.name: u.old for u in updates(program)}
 
 
 def watched_tensors(program: Program, places: Mapping[str, tuple[Place, ...]]) -> frozenset[str]:
-    """What lies where the host looks: the watched inputs, and what has a place of one of them."""
+    """The tensors that the host polls: the watched inputs, and tensors with the same place."""
     inputs = {p for name in program.watched for p in places[name]}
     return frozenset(name for name, found in places.items() if inputs.intersection(found))
 
@@ -98,7 +98,8 @@ def access(
     old: Old,
     brought: frozenset[str] = frozenset(),
 ) -> Access:
-    """old: what `overwritten` gives. brought: what is read elsewhere, as messages. A weight in several parts counts as written whole."""
+    """The accesses of a stage. old: the result of `overwritten`. brought: tensors that arrive otherwise, as messages. A weight in
+    several parts counts as written whole."""
     own = brought | {name for step in stage.steps for name in step.computes}
     reads: list[tuple[str, Bytes]] = []
     writes: list[tuple[str, Bytes]] = []
@@ -119,7 +120,8 @@ def access(
 
 
 def looked_at(node: Repeat | Choose) -> tuple[str, int]:
-    """The scalar that decides, and its bytes: how many iterations there are is an int64; what a loop goes on by and a branch chooses by, a bool."""
+    """The scalar that a loop or branch reads, and its size in bytes: an iteration count is an int64; a predicate, or the index of a
+    branch, a bool."""
     if isinstance(node, Repeat) and node.count:
         return node.count, DType.I64.itemsize
     return node.predicate if isinstance(node, Repeat) else node.index, DType.BOOL.itemsize
@@ -128,27 +130,28 @@ def looked_at(node: Repeat | Choose) -> tuple[str, int]:
 def resolve_look(
     node: Repeat | Choose, places: Mapping[str, tuple[Place, ...]], iterations: dict[str, int]
 ) -> tuple[Bytes, ...]:
-    """The bytes that all workers look at before `node`, no more: beside them may lie what anyone left there."""
+    """Exactly the bytes that all workers read before `node`; bytes next to them may be in use by any worker."""
     name, nbytes = looked_at(node)
     place = next(p for p in places[name] if not isinstance(p, Shared))
     return resolve(place, nbytes, iterations)
 
 
 class FirstIterations(dict[str, int]):
-    """Iterations by axis: of loops that are not named, the first."""
+    """Iterations by axis; 0 for loops that are not named."""
 
     def __missing__(self, axis: str) -> int:
         return 0
 
 
 def replayed(loop: Repeat) -> list[int]:
-    """The iterations that stand for all: carried values alternate between two places, and the last may have one of its own."""
+    """The iterations that represent all: carried values alternate between two buffers, and the last iteration may write to a third
+    place."""
     some = {0, 1, 2, 3 if loop.ends_early else loop.extent - 1}
     return sorted(i for i in some if 0 <= i < loop.extent)
 
 
 def read_place(t: Tensor, places: dict[str, tuple[Place, ...]]) -> Place:
-    """Where a stage other than the one that computes `t` reads it."""
+    """The place from which stages other than the one that computes `t` read it."""
     return next(p for p in places[t.name] if not isinstance(p, Shared))
 
 
@@ -185,7 +188,7 @@ def on_chip(stage: Stage, places: dict[str, tuple[Place, ...]]) -> bool:
 def chip_end(
     stage: Stage, computes: Mapping[str, Compute | Scatter], places: Mapping[str, tuple[Place, ...]]
 ) -> int:
-    """The byte on chip behind the last one that the stage has for itself."""
+    """The end of the on-chip bytes that the stage uses for itself."""
     results = (high for _, _, high in chip_results(stage, computes, places))
     return max(*(step.scratch + step.scratch_bytes for step in stage.steps), *results, 0)
 
@@ -193,7 +196,7 @@ def chip_end(
 def chip_results(
     stage: Stage, computes: Mapping[str, Compute | Scatter], places: Mapping[str, tuple[Place, ...]]
 ) -> Iterator[Span]:
-    """What the stage makes for itself alone."""
+    """The on-chip bytes of the stage's own results."""
     for name in (n for step in stage.steps for n in step.computes if n in computes):
         size = computes[name].out.dtype.itemsize
         for p in (p for p in places.get(name, ()) if isinstance(p, Shared)):
@@ -203,7 +206,7 @@ def chip_results(
 def received_bytes(
     stage: Stage, body: Body, computes: Mapping[str, Compute | Scatter]
 ) -> Iterator[Span]:
-    """What the stage receives in the loops of `body`."""
+    """The on-chip bytes of messages that the stage receives in the loops of `body`."""
     for r in (r for node in repeats(body) for r in node.receives if r.stage == stage.name):
         size = math.prod(b.extent for b in r.place.box) * computes[r.message].out.dtype.itemsize
         yield f"the message {r.tensor}", r.place.offset, r.place.offset + size

@@ -1,7 +1,7 @@
-"""The least that the stages of a Plan take on a target: bytes to move, operations, and hand-offs.
+"""Lower bounds on the time of a Plan's stages on a target: bytes to move, operations, and hand-offs.
 
-Each byte that a stage reads or writes is counted once a run, weights and inputs as read from device memory, where they do not stay in
-the last-level cache between calls; what stages hand each other as moved through that. What lives on chip within a stage is not counted.
+Each byte that a stage reads or writes is counted once a run. Weights and inputs are read from device memory unless they stay in the
+last-level cache between calls; intermediate results move through that cache. Data that is on chip within a stage is not counted.
 """
 
 import math
@@ -25,7 +25,7 @@ class StageFloor(msgspec.Struct, frozen=True):
     """One stage, or the hand-off between the iterations of a loop.
 
     runs: in a call, at most. memory, cache: bytes of a run, from device memory and through the last-level cache. operations: of products
-    and of all else. moving, computing, waiting: seconds of a run.
+    and of everything else. moving, computing, waiting: seconds of a run.
     """
 
     stage: str
@@ -39,12 +39,12 @@ class StageFloor(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Of a run: what moves hides behind what computes, or the other way round."""
+        """Seconds of a run, with data movement and computation fully overlapped."""
         return max(self.moving, self.computing) + self.waiting
 
 
 def floors(plan: Plan, program: Program, target: Target) -> tuple[StageFloor, ...]:
-    """Of every stage of the Plan of `program`, in order; of a Choose those of all its bodies."""
+    """Floors of every stage of the Plan of `program`, in order; for a Choose, of all its bodies."""
     made = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute | Scatter)}
     given = {t.name for t in (*program.inputs, *(w.tensor for w in program.weights))}
     weights = sum(w.tensor.nbytes for w in program.weights)
@@ -74,7 +74,7 @@ def _in_body(body: Body, runs: int, scene: "_Scene") -> Iterator[StageFloor]:
 
 
 class _Scene(msgspec.Struct, frozen=True):
-    """made: what makes each tensor. far: what is read from device memory in each call."""
+    """made: maps each tensor to the statement that computes it. far: tensors read from device memory in each call."""
 
     made: Mapping[str, Compute | Scatter]
     far: frozenset[str]
@@ -113,7 +113,7 @@ class _Scene(msgspec.Struct, frozen=True):
 
 
 def _read(own: Sequence[Compute | Scatter], within: frozenset[str]) -> dict[str, int]:
-    """Bytes of each tensor that the statements read and do not make."""
+    """Bytes of each tensor that the statements read and do not compute."""
     found: dict[str, int] = {}
     for s in own:
         extents = extents_of(s)
@@ -129,5 +129,5 @@ def _points(s: Compute | Scatter) -> int:
 
 
 def _cost(s: Compute | Scatter) -> float:
-    """Operations of a point."""
+    """Operations per point."""
     return 1 + cost(s.body) if isinstance(s, Compute) else cost(s.value)

@@ -1,4 +1,4 @@
-"""Whether the stages of a loop may run without a barrier of the grid between them, all that messages bring left out."""
+"""Data hazards between the stages of a loop: whether they may run without grid barriers, apart from what messages bring."""
 
 from collections.abc import Mapping
 
@@ -11,26 +11,26 @@ from monotile.plan.places import Place
 
 
 class Touch(msgspec.Struct, frozen=True):
-    """part: which of the bytes each task touches; None where that is not known."""
+    """part: the bytes that each task accesses; None where that is not known."""
 
     name: str
     where: Bytes
     part: Part | None
 
     def clashes(self, other: "Touch") -> bool:
-        """Whether tasks of two workers may touch the same byte."""
+        """Whether tasks of two workers may access the same byte."""
         return overlap(self.where, other.where) and (self.part is None or self.part != other.part)
 
 
 class Touches(msgspec.Struct, frozen=True):
-    """What a stage touches in memory in one iteration."""
+    """The memory accesses of a stage in one iteration."""
 
     reads: tuple[Touch, ...]
     writes: tuple[Touch, ...]
 
 
 def brought_to(stage: Stage, loop: Repeat, iterations: dict[str, int]) -> frozenset[str]:
-    """What messages bring to a stage of `loop` in that iteration."""
+    """The tensors that messages bring to a stage of `loop` in that iteration."""
     return frozenset(
         r.tensor
         for r in loop.receives
@@ -46,7 +46,7 @@ def touches(
     iterations: dict[str, int],
     old: Old,
 ) -> Touches:
-    """Of a stage of a loop with messages, these left out."""
+    """The accesses of a stage of a loop with messages, apart from messages."""
     brought = brought_to(stage, loop, iterations)
     first = {r.tensor for r in loop.receives if r.stage == stage.name}
     found = access(stage, statements, dict(places), iterations, old)
@@ -62,7 +62,7 @@ def touches(
 def apart(
     loop: Repeat, statements: Statements, places: Mapping[str, tuple[Place, ...]], old: Old
 ) -> bool:
-    """Whether no task touches what a task of another worker writes, in this iteration of the loop or another."""
+    """Whether no task accesses what a task of another worker writes, in the same or another iteration of the loop."""
     reads: list[Touch] = []
     writes: list[Touch] = []
     for i in replayed(loop):

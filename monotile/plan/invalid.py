@@ -1,4 +1,4 @@
-"""How the parts of the Plan's verifier say that a Plan is not valid."""
+"""Raises the errors of the Plan's verifier."""
 
 from typing import NoReturn
 

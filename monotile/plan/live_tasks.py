@@ -1,4 +1,4 @@
-"""Which tasks of a stage compute anything that is live: of a tile axis along which a size bounds all that the stage makes, the first ones."""
+"""Which tasks of a stage compute live elements: the first ones along a tile axis where a size bounds all of the stage's results."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ Places = Mapping[str, tuple[Place, ...]]
 
 
 def live_tasks(stage: Stage, statements: Statements, places: Places) -> tuple[LiveTasks, ...]:
-    """Along each tile axis of `stage` that a size of the call, or a scalar of an earlier stage, bounds: how many tasks there are in the call."""
+    """The number of tasks along each tile axis of `stage` that a size of the call, or a scalar of an earlier stage, bounds."""
     own = {n for step in stage.steps for n in step.computes}
     if stage.everywhere or any(step.method.slot_bytes for step in stage.steps):
         return ()
@@ -25,7 +25,7 @@ def live_tasks(stage: Stage, statements: Statements, places: Places) -> tuple[Li
 
 
 def is_given(x: LiveTasks, places: Places) -> bool:
-    """Whether the launch has the size, for which nobody waits."""
+    """Whether the size is a launch argument, which needs no wait."""
     return any(isinstance(p, Value) for p in places[x.size])
 
 
@@ -53,7 +53,7 @@ def _wide(s: Compute, dim: Dim) -> list[int]:
 
 
 def _size(s: Compute | Scatter, dim: Dim) -> str | None:
-    """The size behind which nothing of `s` is live along the outermost axis of `dim`."""
+    """The size beyond which no element of `s` is live along the outermost axis of `dim`."""
     if not isinstance(s, Compute) or any(p >= len(s.axes) for p in dim.axes):
         return None
     wide = _wide(s, dim)

@@ -1,4 +1,4 @@
-"""How messages lie in memory."""
+"""Memory layout of messages."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def message_stride(t: Tensor) -> int:
 
 
 def receive_vector(box: Sequence[BoxDim], t: Tensor) -> int:
-    """How many values of the part `box` of the message `t` one access may take: two lie in 16 bytes, with their tags."""
+    """How many values of the part `box` of the message `t` one access may load: two fit in 16 bytes, with their tags."""
     if not box:
         return 1
     tile = 0 if box[-1].stage is None else box[-1].tile

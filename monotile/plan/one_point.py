@@ -1,4 +1,4 @@
-"""Along which axes of a step each task lies within one run."""
+"""Whether each task of a step has a single value of given axes."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Which part of a tensor each task of a stage writes or reads: what tasks hand to each other, and what each keeps to itself."""
+"""Which part of a tensor each task of a stage writes or reads: the values passed between tasks, and those private to one."""
 
 from collections.abc import Iterator
 
@@ -17,8 +17,8 @@ Cut = tuple[tuple[int, ...], tuple[int, ...], int, int, int]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Task c has the elements at [c * tile, (c + 1) * tile) along each cut (dimensions flattened row-major). Where two parts
-    are equal, no element is in tasks of two workers."""
+    """Task c has the elements at [c * tile, (c + 1) * tile) along each cut (dimensions flattened row-major). If two parts are equal, no
+    element is in tasks of two workers."""
 
     grid: tuple[int, ...]
     first: int
@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def written_part(stage: Stage, name: str, statements: Statements) -> Part | None:
-    """What a task writes of `name`; None where that is not told by its place in the grid alone."""
+    """The part of `name` that a task writes; None where the task's grid coordinates alone do not determine it."""
     s = statements[name]
     step = next(step for step in stage.steps if name in step.computes)
     if not isinstance(s, Compute) or step.computes.index(name) < step.anchor:
@@ -36,7 +36,7 @@ def written_part(stage: Stage, name: str, statements: Statements) -> Part | None
 
 
 def read_part(stage: Stage, name: str, statements: Statements) -> Part | None:
-    """What a task reads of `name`; None where that is not a part like those that tasks write, or tasks share it."""
+    """The part of `name` that a task reads; None where it is not a part of the kind that tasks write, or tasks share it."""
     found = {_part(stage, step, s, x) for step, s, x in loads_in(stage, name, statements)}
     return found.pop() if len(found) == 1 else None
 
@@ -58,7 +58,7 @@ def loads_in(
 
 
 def _part(stage: Stage, step: Step, s: Compute | Scatter, x: Load) -> Part | None:
-    """The part that the task's elements of `s` take of what `x` loads."""
+    """The part of the tensor of `x` that is loaded for the task's elements of `s`."""
     if step.method.own_axes:
         return None
     cuts: list[Cut] = []
@@ -74,7 +74,7 @@ def _part(stage: Stage, step: Step, s: Compute | Scatter, x: Load) -> Part | Non
         lead = d.lead + sum(ahead)
         if (len(axes) > 1 and any(ahead)) or lead < 0:
             return None
-        extents = tuple(a.extent for a in axes[1:])  # the first one's plays no part
+        extents = tuple(a.extent for a in axes[1:])  # the outermost extent does not matter
         cuts.append((tuple(p for p, _ in where), extents, d.tile, d.stage, lead))
     return Part(stage.grid, stage.first, frozenset(cuts))
 
@@ -89,7 +89,7 @@ def _dimension(x: Load, axis: Axis) -> tuple[int, int] | None:
 
 
 def box_of(stage: Stage, t: Tensor, statements: Statements) -> tuple[BoxDim, ...]:
-    """The smallest box, of those that a Plan can name, in which a task finds all that it reads of `t`."""
+    """The smallest box that a Plan can express and that contains all that a task reads of `t`."""
     found = [
         [_along(stage, step, s, x.index[p]) for step, s, x in loads_in(stage, t.name, statements)]
         for p in range(len(t.shape))

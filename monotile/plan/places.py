@@ -1,4 +1,4 @@
-"""Where tensors live. One of the program's inputs, weights or outputs has a Pointer."""
+"""The places of tensors in memory. The Program's inputs, weights and outputs have Pointers."""
 
 import math
 
@@ -16,7 +16,7 @@ class Pointer(Frozen, frozen=True, tag="pointer"):
 
 
 class Value(Pointer, frozen=True, tag="value"):
-    """A scalar input that stands itself in entry `slot` of the launch's pointers: a size."""
+    """A scalar input passed by value in entry `slot` of the launch's pointers: a size."""
 
 
 class Workspace(Frozen, frozen=True, tag="workspace"):
@@ -26,8 +26,9 @@ class Workspace(Frozen, frozen=True, tag="workspace"):
 
 
 class Strip(Frozen, frozen=True, tag="strip"):
-    """Columns of a matrix in the workspace, which begins at byte `offset`: what a concatenation along the last dimension has of a tensor, written where
-    it is read. Its rows have `pitch` elements of `size` bytes, the tensor's are `width` of these from `first` on."""
+    """Columns of a matrix in the workspace that begins at byte `offset`: a tensor that is a part of a concatenation along the last
+    dimension, written straight into it. The matrix's rows have `pitch` elements of `size` bytes; the tensor has `width` of these from
+    `first` on."""
 
     offset: int
     first: int
@@ -37,8 +38,8 @@ class Strip(Frozen, frozen=True, tag="strip"):
 
 
 class BoxDim(Frozen, frozen=True):
-    """One dimension of the part of a tensor that a task holds: it begins at coordinate * tile of the
-    stage's tile axis `stage` (at 0 for None) and is `extent` long."""
+    """One dimension of the part of a tensor that a task holds: it begins at coordinate * tile of the stage's tile axis `stage` (at 0 for
+    None) and is `extent` long."""
 
     stage: int | None
     tile: int
@@ -46,8 +47,8 @@ class BoxDim(Frozen, frozen=True):
 
 
 class Shared(Frozen, frozen=True, tag="shared"):
-    """Bytes into the worker's on-chip memory; only the part `box` of the tensor, row-major with `pitch`
-    elements from row to row along the second last dimension."""
+    """Bytes into the worker's on-chip memory; only the part `box` of the tensor, row-major with `pitch` elements from row to row along
+    the second last dimension."""
 
     offset: int
     box: tuple[BoxDim, ...]
@@ -55,13 +56,13 @@ class Shared(Frozen, frozen=True, tag="shared"):
 
     @property
     def elements(self) -> int:
-        """That it takes, those between its rows too."""
+        """The elements that it occupies, including padding between rows."""
         return math.prod(b.extent for b in self.box[:-1]) * self.pitch
 
 
 class Replica(Frozen, frozen=True, tag="replica"):
-    """Bytes into every worker's on-chip memory, where each has a copy of its own of the whole tensor: made by a stage that runs `everywhere`,
-    read by later stages behind a barrier of the block."""
+    """Bytes into every worker's on-chip memory: each worker has its own copy of the whole tensor, computed by a stage that runs
+    `everywhere` and read by later stages after a barrier of the block."""
 
     offset: int
 
@@ -91,19 +92,20 @@ class Rotate(Frozen, frozen=True, tag="rotate"):
 
 
 class Final(Frozen, frozen=True, tag="final"):
-    """What a loop that may end early has carried in the end: `of` in the iteration that did not begin any more."""
+    """The final value of a carry of a loop that may end early: `of` in the first iteration that was not executed."""
 
     of: Rotate
 
 
 class Panels(Frozen, frozen=True):
-    """A copy of a weight in the order in which products on a CPU read their right operand, besides where the caller has it: made before a launch, and
-    anew where the weight has changed. Entries of the launch's pointers from `slot` on, one for each of the weight's parts.
+    """A packed copy of a weight, in the order in which products on a CPU read their right operand; the caller's tensor stays as it is. Made
+    before a launch, and again when the weight has changed. Entries of the launch's pointers from `slot` on, one for each of the weight's
+    parts.
 
-    anchors: the sums that read it. batches, columns, depth: extents, and strides in a part in elements, of what it has a matrix for, of the matrix's
-    columns and of the values of k, row-major each; `first` is where they begin.
-    A matrix is a panel for each `block` columns, with zeros beyond the last. Of a panel the outermost are pieces of `run` words along k, with zeros
-    beyond the last k; then groups of `group` columns; words; columns; and the `word` neighbours along k that are a word.
+    anchors: the reductions that read it. batches, columns, depth: extents and strides within a part, in elements, of the matrices'
+    batch, the columns and k, row-major each; `first` is the first element. A matrix is a panel for each `block` columns, zero-padded
+    beyond the last. A panel consists of pieces of `run` words along k, outermost, zero-padded beyond the last k; then groups of `group`
+    columns; words; columns; and the `word` neighbours along k that are one word.
     """
 
     weight: str
@@ -121,7 +123,7 @@ class Panels(Frozen, frozen=True):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Matrices, columns, and values of k, with what is beyond the last."""
+        """Matrices, columns, and values of k, including padding."""
         matrices, columns, depth = (
             math.prod(n for n, _ in x) for x in (self.batches, self.columns, self.depth)
         )
@@ -130,17 +132,17 @@ class Panels(Frozen, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Of the copy of one part."""
+        """Elements of the copy of one part."""
         return math.prod(self.shape)
 
     @property
     def order(self) -> "Panels":
-        """What it is, whoever reads it and wherever it lies."""
+        """The order alone, independent of readers and pointers."""
         return msgspec.structs.replace(self, anchors=(), slot=0, parts=())
 
 
 def replicas_in(p: "Place") -> "tuple[Replica, ...]":
-    """What every worker has for itself of a tensor there."""
+    """Places of a tensor, within `p`, that every worker has for itself."""
     match p:
         case Replica():
             return (p,)

@@ -64,12 +64,12 @@ def show_stages(plan: Plan) -> str:
 
 
 def show_body(body: tuple[PlanNode, ...]) -> str:
-    """Stages and loops without a launch: of a Plan that is not finished."""
+    """Stages and loops without a launch, of an unfinished Plan."""
     return "".join(f"{line}\n" for line in _nodes(body, ""))
 
 
 def show_places(plan: Plan) -> str:
-    """Where every tensor lives."""
+    """The place of every tensor."""
     return show_each_place(plan.places)
 
 
@@ -115,7 +115,7 @@ def _nodes(body: tuple[PlanNode, ...], indent: str) -> Iterator[str]:
 
 
 def _tasks(x: LiveTasks) -> str:
-    """How many there are in a call."""
+    """The number of tasks in a call."""
     size = x.size if x.inner == 1 else f"{x.size} * {x.inner}"
     return f"{size} / {x.tile}" if x.tile > 1 else size
 
@@ -143,7 +143,7 @@ def _dim(d: Dim) -> str:
 
 
 def show_place(p: Place) -> str:
-    """One place, in a few words; numbers after a word are bytes, but a pointer's is its slot."""
+    """One place, in a few words. Numbers after a word are bytes; a pointer's is its slot."""
     match p:
         case Value(slot):
             return f"value {slot}"

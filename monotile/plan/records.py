@@ -1,11 +1,11 @@
-"""What a profiled kernel writes down, and where: the start and the end of all that each worker does.
+"""Memory layout of a profiled kernel's records: the start and end of each worker's tasks, waits and fills.
 
 One word is a uint64. Each worker has a header and then room for `capacity` records:
-    header   records that it had (also those that found no room), clock and nanoseconds when it began, the same when it ended
+    header   number of records (also those that found no room), clock and nanoseconds when it began, the same when it ended
     record   what: kind, stage (its number in the Plan) << 8, task << 32; then iteration, start, end, by the worker's clock
-             (of a stage whose tasks alternate between teams: all that the worker has, as one, under the number of its first)
-iteration: of the loops round the stage, row-major. A wait is the hand-off before a stage, or in a task for messages; a fill the copy of weights that
-stay on chip.
+             (for a stage whose tasks alternate between teams: all of the worker's tasks as one, under the number of its first)
+iteration: of the loops around the stage, row-major. A wait is for the hand-off before a stage, or within a task for messages; a fill is
+the copy of pinned weights.
 """
 
 import math
@@ -21,11 +21,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 HEADER_WORDS, RECORD_WORDS = 5, 4
 STAGE_BIT, TASK_BIT = 8, 32
 MOST = 1 << 15  # records of a worker: 1 MiB
-ON_CHIP = 128  # bytes that a block's notes take on chip (CUDA)
+ON_CHIP = 128  # on-chip bytes of a block's records (CUDA)
 
 
 class Recorded(Frozen, frozen=True):
-    """A stage and the loops round it, outermost first."""
+    """A stage and the loops around it, outermost first."""
 
     stage: Stage
     loops: tuple[Repeat, ...]
@@ -52,7 +52,7 @@ def _recorded(nodes: Sequence[PlanNode], loops: tuple[Repeat, ...]) -> Iterator[
 
 
 def capacity(plan: Plan) -> int:
-    """Records that a worker has room for: all that the busiest has in a call, `MOST` at most."""
+    """Records that a worker has room for: as many as the busiest makes in a call, at most `MOST`."""
     total = 0
     for r in recorded(plan):
         tasks = -(-math.prod(r.stage.grid) // plan.launch.workers)
@@ -64,5 +64,5 @@ def capacity(plan: Plan) -> int:
 
 
 def words(plan: Plan) -> int:
-    """Of the memory that a profiled kernel is given."""
+    """Words of a profiled kernel's record memory."""
     return plan.launch.workers * (HEADER_WORDS + RECORD_WORDS * capacity(plan))

@@ -1,4 +1,4 @@
-"""Which steps stream weights through the workers' rings, and what is done between them."""
+"""Which steps stream weights through the workers' rings, and which stages run beside them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,12 +12,12 @@ def streams(step: Step) -> bool:
 
 
 def any_streams(node: PlanNode) -> bool:
-    """Whether those of a step in it do."""
+    """Whether a step of the node streams weights."""
     return any(streams(s) for stage in stages_in((node,)) for s in stage.steps)
 
 
 def beside_streams(nodes: Sequence[PlanNode]) -> Iterator[str]:
-    """The stages of loops in whose bodies others stream: all that they take keeps memory waiting."""
+    """The stages of loops in whose bodies weights stream: whatever time they take delays the stream."""
     for node in nodes:
         if isinstance(node, Repeat):
             stages = [n for n in node.body if isinstance(n, Stage)]

@@ -1,4 +1,4 @@
-"""The one walk over a Plan's nodes: what is inside which, in order, and Plans with some of it changed."""
+"""Traversal and rewriting of a Plan's nodes: the only walk over nested bodies."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,7 +8,7 @@ from monotile.plan.nodes import Body, Choose, PlanNode, Repeat, Stage
 
 
 def bodies_of(node: PlanNode) -> tuple[Body, ...]:
-    """What is inside a node; () for a Stage."""
+    """The bodies inside a node; () for a Stage."""
     match node:
         case Stage():
             return ()
@@ -28,7 +28,7 @@ def with_bodies(node: Repeat | Choose, change: Callable[[Body], Body]) -> Repeat
 
 
 def each_stage(body: Body, change: Callable[[Stage], Stage]) -> Body:
-    """`body` with every stage changed, those inside other nodes too."""
+    """`body` with every stage replaced, also inside other nodes."""
 
     def inner(b: Body) -> Body:
         return each_stage(b, change)
@@ -37,7 +37,7 @@ def each_stage(body: Body, change: Callable[[Stage], Stage]) -> Body:
 
 
 def nodes_in(body: Body) -> Iterator[PlanNode]:
-    """Every node, those inside another after it."""
+    """Every node, pre-order."""
     for node in body:
         yield node
         for inner in bodies_of(node):
@@ -50,10 +50,10 @@ def stages_in(body: Body) -> Iterator[Stage]:
 
 
 def repeats(nodes: tuple[PlanNode, ...]) -> Iterator[Repeat]:
-    """Every loop, those inside another after it."""
+    """Every loop, pre-order."""
     return (n for n in nodes_in(nodes) if isinstance(n, Repeat))
 
 
 def grid_waits(node: PlanNode) -> int:
-    """In how many places of `node` itself workers wait for each other."""
+    """The number of places in `node` itself where workers wait for each other."""
     return (node.handoff == "grid") + (isinstance(node, Repeat) and node.again == "grid")

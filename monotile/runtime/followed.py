@@ -1,9 +1,10 @@
-"""Whether a model still has the parameters that its kernel reads.
+"""Detects that a model has replaced parameters that its kernel reads.
 
-A kernel reads them where they lay when the model was compiled, or where `load_parameters` said. `p.data = ...`, `model.to(...)`, a new Parameter
-in the place of another: what the kernel reads is then no longer the model's. A call looks at a few of them, in turn, and says so once. Nothing is
-said where they are of another type or on another device (`model.double()` makes a reference of it, `model.cpu()` frees memory); and where they are
-elsewhere with the same values, as after `model.double().float()`, the kernel goes on with them.
+A kernel reads the tensors that the model had when it was compiled, or those given to `load_parameters`. After `p.data = ...`,
+`model.to(...)` or the assignment of a new Parameter, the kernel's tensors are no longer the model's. Each call checks a few of them, in
+turn, and warns once. There is no warning where the new ones have another dtype or are on another device (`model.double()` makes a
+reference of it, `model.cpu()` frees memory); and where they have a new address with the same values, as after `model.double().float()`,
+the kernel reads the new ones.
 """
 
 import warnings
@@ -16,19 +17,19 @@ import torch
 
 from monotile.wrapped import is_wrapped
 
-EACH = 2  # parameters that a call looks at: one or two microseconds
-_CALLER = 3  # frames from `look` to whoever calls the compiled module
+EACH = 2  # parameters that a call checks: one or two microseconds
+_CALLER = 3  # frames from `look` to the caller of the compiled module
 
 
 class Reader(Protocol):
-    """Who reads parameters, by their names."""
+    """A reader of parameters, by their names."""
 
     def reads_equal(self, name: str, x: torch.Tensor) -> bool: ...
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None: ...
 
 
 class _Place(NamedTuple):
-    """Where a model has a parameter or buffer. name: in its `state_dict`."""
+    """The attribute of a model's module that is a parameter or buffer. name: in its `state_dict`."""
 
     owner: weakref.ref[torch.nn.Module]
     attribute: str
@@ -36,7 +37,7 @@ class _Place(NamedTuple):
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """None where nobody has the model any more, or it has no such tensor."""
+        """The tensor; None where the model no longer exists, or has no such tensor."""
         owner = self.owner()
         if owner is None:
             return None

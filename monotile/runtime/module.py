@@ -1,4 +1,4 @@
-"""The compiled model, as the user holds it."""
+"""The compiled model."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -36,22 +36,19 @@ from monotile.wrapped import all_plain
 class CompiledModule:
     """A model as one kernel. It is called like the model, with the same arguments and results.
 
-    The kernel reads the model's own parameters: the next call sees a change in place (a step of an optimiser, `copy_`,
-    `load_state_dict`). It does not see a replaced tensor (`module.to(...)`, `p.data = ...`), of which a call warns: pass the new one
-    to `load_parameters`. Parameters that were not dense when the model was compiled (on the CPU: not contiguous) were copied and need it too. With `Options(arrange_parameters=True)` their strides changed on a GPU, and changes in place are seen
-    as before; on the CPU the kernel reads copies of some (`copied_bytes`).
-
-    With `Options(specialise=True)` the kernel reads smaller copies of some parameters. Where it reads copies, changes in place are seen as before, but
-    for those through `tensor.data` and of inference tensors; where one is against what `specialised.relied` says, the next call raises InputError.
-
-    Buffers and arguments that the model updates in place are updated by the same launch. As in PyTorch, calls that update the same tensor must not overlap.
-
-    A model that draws random numbers draws them in the kernel, others in each call, captured ones too: by `random_state`, which begins with
-    the seed of PyTorch's generator when the model is compiled. `manual_seed` begins it anew. They are not PyTorch's numbers, but the same on all targets.
-
-    Results never require a gradient. They share no memory with an argument, a parameter or each other, except that an
-    argument that the model returns unchanged is returned itself, and a tensor returned twice is one tensor. On a GPU the launch
-    goes to PyTorch's current stream and may be captured in a CUDA graph. Several threads and streams may call at once.
+    The kernel reads the model's own parameters: the next call sees a change in place (a step of an optimiser, `copy_`, `load_state_dict`).
+    It does not see a replaced tensor (`module.to(...)`, `p.data = ...`), of which a call warns: pass the new one to `load_parameters`.
+    Parameters that were not dense when the model was compiled (on the CPU: not contiguous) were copied and need it too. With
+    `Options(arrange_parameters=True)` their strides changed on a GPU, and changes in place are seen as before; on the CPU the kernel reads
+    copies of some (`copied_bytes`).
+    With `Options(specialise=True)` the kernel reads smaller copies of some parameters. Changes in place are still seen there, except those
+    through `tensor.data` and of inference tensors. If one violates `specialised.relied`, the next call raises InputError.
+    The launch also updates buffers and arguments in place. As in PyTorch, calls that update the same tensor must not overlap.
+    Random numbers are drawn in the kernel, different ones in each call, captured ones too. Their state, `random_state`, starts from the
+    seed of PyTorch's generator at compilation; `manual_seed` resets it. They are not PyTorch's numbers, but the same on all targets.
+    Results never require a gradient. They share no memory with an argument, a parameter or each other, except that an argument that the
+    model returns unchanged is returned itself, and a tensor returned twice is one tensor. On a GPU the launch goes to PyTorch's current
+    stream and may be captured in a CUDA graph. Several threads and streams may call at once.
     """
 
     def __init__(
@@ -166,16 +163,17 @@ class CompiledModule:
         return (*self._smaller, self)
 
     def _takes(self, symbols: Sequence[int]) -> bool:
-        """Whether the kernel is for these values of the model's symbols."""
+        """Whether the kernel supports these values of the model's symbols."""
         sizes = self._artifact.signature.sizes
         within = sizes.takes(symbols)
         return within and (self._sizes is None or self._sizes.holds(sizes.own(symbols)))
 
     def begin(self, *args: Any, **kwargs: Any) -> Running:
-        """Begins a call and returns before the kernel is done: `finished` says whether it is, `result` waits for what the call gives.
+        """Begins a call and returns before the kernel is done: `finished` says whether it is, `result` waits for the call's results.
 
-        Meanwhile the host may use what the model was compiled to have watched (`compile_loop`), and nothing else that the kernel updates. On a
-        GPU the call is in PyTorch's current stream like any other; on the CPU it has a thread of its own, which the process waits for.
+        Meanwhile the host may access the watched inputs with which the model was compiled (`compile_loop`), and nothing else that the
+        kernel updates. On a GPU the call is in PyTorch's current stream like any other; on the CPU it has a separate thread, for which
+        the process waits.
         """
         return backend_of(self.target).begin(lambda: self(*args, **kwargs), self._device)
 
@@ -218,13 +216,13 @@ class CompiledModule:
 
     @property
     def random_state(self) -> torch.Tensor | None:
-        """int64 [2] on the kernel's device: the seed, and the calls so far. A call's numbers depend on nothing else; it adds 1 to the latter. It may
-        be read and written between calls. None if the model draws nothing."""
+        """int64 [2] on the kernel's device: the seed, and the number of calls so far. A call's numbers depend on nothing else; it adds 1
+        to the latter. It may be read and written between calls. None if the model draws nothing."""
         found = (m._weights.tensors.get(RANDOM_STATE) for m in self.classes)
         return next((x for x in found if x is not None), None)
 
     def manual_seed(self, seed: int) -> "CompiledModule":
-        """Begins the random numbers anew, with those of `seed`, from -2**63 to 2**64 - 1. Does nothing if the model draws none. Returns the module."""
+        """Resets the random numbers, if the model draws any, to `seed`, from -2**63 to 2**64 - 1. Returns the module."""
         if (state := self.random_state) is not None:
             reseed(state, seed)
         return self
@@ -254,7 +252,7 @@ class CompiledModule:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes of memory that copies of parameters take, in the order in which the kernel reads them (`Options(arrange_parameters=True)` on a CPU)."""
+        """Bytes of the copies of parameters in the order in which the kernel reads them (`Options(arrange_parameters=True)` on a CPU)."""
         return self._weights.copies.nbytes
 
     @property
@@ -278,7 +276,7 @@ class CompiledModule:
         return self._artifact.binary.image if self.ptx else b""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what is pickled, has parameters of its own."""
+        """A copied or pickled module has separate parameters."""
         file = io.BytesIO()
         self.save(file)
         return _from_bytes, (file.getvalue(),)
@@ -297,9 +295,10 @@ class CompiledModule:
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None:
         """Makes the kernel read other tensors, without recompiling.
 
-        state: some or all parameters, by their names in the model's `state_dict`; names that the kernel does not read are ignored. Of a tensor subclass the kernel takes
-        the tensors that it holds. A tensor on the kernel's device with the strides of compilation is read (and updated, if the model updates it) directly; any other is copied.
-        A call captured in a CUDA graph keeps the old tensors. Raises InputError if a shape or dtype differs; nothing is changed then.
+        state: some or all parameters, by their names in the model's `state_dict`; names that the kernel does not read are ignored. Of a
+        tensor subclass the kernel takes the tensors that it holds. A tensor on the kernel's device with the strides of compilation is
+        read (and updated, if the model updates it) directly; any other is copied. A call captured in a CUDA graph keeps the old tensors.
+        Raises InputError if a shape or dtype differs; nothing is changed then.
         """
         if self._kernel is None:
             raise TargetError(self._obstacle)
@@ -324,7 +323,7 @@ class CompiledModule:
         self._point({**self._weights.tensors, **moved}, own)
 
     def _known(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The tensors of `state` that the kernel reads, by the kernel's names. Raises InputError if tied names disagree, or one is of another type."""
+        """The tensors of `state` that the kernel reads, by its names. Raises InputError if tied names disagree, or a dtype differs."""
         out: dict[str, torch.Tensor] = {}
         first: dict[str, str] = {}
         for given, x in all_plain(state).items():
@@ -384,7 +383,8 @@ class CompiledModule:
 def load(path: str | Path | IO[bytes]) -> CompiledModule:
     """Loads a compiled model written by `CompiledModule.save`, on the current GPU or the CPU.
 
-    If its results are containers of a library's own classes, import that library first. Raises InputError for a file that Monotile did not write.
+    If its results are containers of a library's own classes, import that library first. Raises InputError for a file that Monotile did
+    not write.
     """
     artifacts, parameters = saved.load(path)
     target = artifacts[-1].target

@@ -66,7 +66,7 @@ def _is_its_dict(cls: type) -> bool:
 
 
 def _is_decided(tree: Any) -> bool:
-    """Whether anything in it is a call's: a tensor, or while a model is traced what sizes decide."""
+    """Whether any part of it depends on the call: a tensor, or while a model is traced a number that sizes decide."""
     return any(isinstance(x, _DECIDED) for x in pytree.tree_leaves(tree))
 
 

@@ -1,4 +1,4 @@
-"""The copies of weights that a kernel reads in another order (`plan.places.Panels`)."""
+"""Packed copies of weights, in the order in which a kernel reads them (`plan.places.Panels`)."""
 
 import math
 from collections.abc import Mapping, Sequence, Set
@@ -7,14 +7,14 @@ import torch
 
 from monotile.plan.places import Panels
 
-LINE = 64  # bytes: a copy begins with a line of the cache
+LINE = 64  # bytes: a copy begins at a cache line
 
 
 class Copies:
-    """tensors: a copy for each part of each weight that has one, in the order of the launch's pointers; all in one piece of memory."""
+    """tensors: a copy for each part of each weight that has one, in the order of the launch's pointers; all in one block of memory."""
 
     def __init__(self, panels: Sequence[Panels], held: Mapping[str, torch.Tensor]) -> None:
-        """held: the weights' parts, as the kernel reads them elsewhere."""
+        """held: the weights' parts in their original form."""
         self._made = [(p, part) for p in panels for part in p.parts]
         sizes = [p.elements * held[part].element_size() for p, part in self._made]
         room = [-(-n // LINE) * LINE for n in sizes]
@@ -31,14 +31,14 @@ class Copies:
         return self.memory.nbytes
 
     def refresh(self, changed: Set[str], held: Mapping[str, torch.Tensor]) -> None:
-        """Makes the copies of the parts `changed` anew."""
+        """Updates the copies of the parts `changed`."""
         for (p, part), x in zip(self._made, self.tensors, strict=True):
             if part in changed:
                 x.copy_(packed(held[part], p).flatten())
 
 
 def packed(x: torch.Tensor, p: Panels) -> torch.Tensor:
-    """The part `x` of a weight in the order of `p`: matrices, panels, pieces along k, groups of columns, words, columns, neighbours along k."""
+    """The part `x` of a weight in the order of `p`: matrices, panels, pieces along k, column groups, words, columns, words' values."""
     own = (*p.batches, *p.columns, *p.depth)
     back = [k for k, (_, stride) in enumerate(own) if stride < 0]
     first = (

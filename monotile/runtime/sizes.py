@@ -1,4 +1,4 @@
-"""The sizes of a call: found from its arguments' shapes, checked, and what follows from them."""
+"""The sizes of a call: read from its arguments' shapes, checked, and the values computed from them."""
 
 import math
 import struct
@@ -14,8 +14,8 @@ Shape = tuple[int, ...]
 
 
 class CallSizes(NamedTuple):
-    """scalars: the Program's inputs that hold sizes, and the bits of float64 numbers, in its order. results: the shapes of the outputs' leaves that depend on sizes, and
-    the results that are numbers, in their order; where data decide some, see `SizeReader.results`."""
+    """scalars: the Program's inputs that hold sizes, and the bits of float64 numbers, in its order. results: the shapes of the outputs'
+    leaves that depend on sizes, and the results that are numbers, in their order; where data decides some, see `SizeReader.results`."""
 
     scalars: tuple[int, ...]
     results: tuple[Shape | int, ...]
@@ -26,8 +26,8 @@ NO_SIZES = CallSizes((), ())
 
 
 class _Place(NamedTuple):
-    """Where a symbol is found: dimension `dim` of argument `leaf`, or the argument itself, is symbol * factor + offset. Without an argument it
-    is `offset`."""
+    """Where a symbol is read: dimension `dim` of argument `leaf`, or the argument itself, is symbol * factor + offset. Without an
+    argument it is `offset`."""
 
     leaf: int | None
     dim: int | None
@@ -36,7 +36,7 @@ class _Place(NamedTuple):
 
 
 class SizeReader:
-    """Of a signature. `read` takes a few microseconds: all expressions are one compiled function."""
+    """Reads the sizes of calls with a given signature. `read` takes a few microseconds: all expressions are one compiled function."""
 
     def __init__(self, signature: Signature, wanted: Sequence[str]) -> None:
         """wanted: the Program's inputs that are sizes, in the launch's order."""
@@ -69,7 +69,7 @@ class SizeReader:
         return tuple(self._found(place, leaves) for place in self._places)
 
     def holds(self, symbols: tuple[int, ...]) -> bool:
-        """Whether the Program's conditions do, where the symbols are in their ranges."""
+        """Whether the Program's conditions hold, where the symbols are in their ranges."""
         return self._hold is None or all(self._hold(*symbols))
 
     def read(self, leaves: Sequence[object], symbols: tuple[int, ...]) -> CallSizes:
@@ -88,7 +88,7 @@ class SizeReader:
         return CallSizes(scalars, () if self.counted else self._results(*symbols), symbols)
 
     def results(self, sizes: CallSizes, outputs: Sequence[torch.Tensor]) -> tuple[Shape | int, ...]:
-        """`CallSizes.results` of a call that has given `outputs`: waits for it, where data decide sizes."""
+        """`CallSizes.results` of a call with these `outputs`: waits for it, where data decides sizes."""
         if not self.counted:
             return sizes.results
         counts = [int(outputs[x.index][x.row]) for x in self.counted]
@@ -115,7 +115,7 @@ class SizeReader:
         return next(texts for k, texts in self._shaped if k == leaf)
 
     def _place(self, name: str, low: int, high: int) -> _Place:
-        """The plainest place of a symbol. An expression of it alone that is linear will do as well."""
+        """The simplest place of a symbol. A linear expression of it alone is enough."""
         if low == high:
             return _Place(None, None, 1, low)
         found: list[_Place] = []
@@ -152,7 +152,7 @@ class SizeReader:
         )
 
     def _known(self, symbols: tuple[int, ...], *texts: str) -> str:
-        """What the symbols in these expressions are, and where that was found."""
+        """The values of the symbols in these expressions, and where each was found."""
         return ", ".join(
             f"{n} = {v} ({self._words(p)})"
             for (n, _, _), v, p in zip(self._ranges, symbols, self._places, strict=True)
@@ -178,12 +178,12 @@ def _tuple(texts: Sequence[str]) -> str:
 
 
 def _function(names: Sequence[str], texts: Sequence[str]) -> Callable[..., Any]:
-    """Of the symbols: the values of the expressions."""
+    """A function from the symbols to the values of the expressions."""
     return eval(f"lambda {', '.join(names)}: {_tuple(texts)}", {"__builtins__": {"min": min, "max": max, "abs": abs, "float": float, "round": round}, "math": math})  # fmt: skip
 
 
 def _linear(name: str, text: str, leaf: int, dim: int | None) -> list[_Place]:
-    """The place, if the expression is a multiple of the symbol, and a number, added up."""
+    """The place, if the expression is a multiple of the symbol plus a number."""
     try:
         f = _function([name], [text])
         a, b, c = (f(x)[0] for x in (0, 1, 2))

@@ -1,7 +1,8 @@
-"""Small values of a loop that alternate between two places, as carried ones do: the next iteration makes its own while this one's are still read.
+"""Double buffering of small values that a loop computes: the next iteration writes one buffer while this iteration's tasks still read the
+other.
 
-With one place, whoever makes it in the next iteration waits for all readers in this one. Where that is what a hand-off of the grid is for, two
-places save it.
+With one buffer, the stage that writes it in the next iteration waits for all readers of this iteration. Where that dependence is the
+only reason for a grid barrier, a second buffer removes the barrier. Carried values already have two buffers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,8 @@ Waits = Callable[[dict[str, tuple[Place, ...]]], Body]
 
 
 def alternate(body: Body, program: Program, memory: Memory, synchronised: Waits) -> Memory:
-    """`memory` with those values in two places that save hand-offs so. synchronised: `body` with hand-offs, where tensors have given places."""
+    """`memory` with two buffers for those values whose second buffer removes a grid barrier. synchronised: `body` with its hand-offs,
+    computed with the places of a given memory."""
     kept = _kept(program)
     units = [u for loop in repeats(body) for u in _units(loop, program, memory.places, kept)]
     if not units:
@@ -40,7 +42,7 @@ def alternate(body: Body, program: Program, memory: Memory, synchronised: Waits)
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What lies in one place of so many bytes, made in an iteration of `loop`."""
+    """The tensors that share one workspace place of this many bytes, written in each iteration of `loop`."""
 
     loop: Repeat
     names: tuple[str, ...]
@@ -48,7 +50,7 @@ class _Unit:
 
 
 def _kept(program: Program) -> frozenset[str]:
-    """What has its place from elsewhere: it is carried, stacked or updated in place."""
+    """The tensors whose place is fixed for another reason: they are carried, stacked or updated in place."""
     out: set[str] = set()
     for s in statements(program.body):
         if isinstance(s, Scatter):
@@ -60,12 +62,12 @@ def _kept(program: Program) -> frozenset[str]:
 
 
 def _units(loop: Repeat, program: Program, places: Places, kept: frozenset[str]) -> list[_Unit]:
-    """What tasks of `loop`, but not of a loop inside, make that is small."""
+    """The small tensors that tasks of `loop` compute, apart from those of loops inside it."""
     if loop.messages:
         return []
     sizes = {s.out.name: s.out.nbytes for s in statements(program.body) if isinstance(s, Compute)}
     outs = [o for s in statements(program.body) if isinstance(s, Branch) for o in s.outs]
-    # Of what nobody reads neither side has to lie where the other one does.
+    # A tensor that nobody reads need not be at the same place on both sides.
     read = [o for o in outs if o.out.name in places]
     given = {t.name: o.out.name for o in read for t in (o.then, o.otherwise)}
     inside = {s.name for inner in repeats(loop.body) for s in stages_in(inner.body)}
@@ -80,7 +82,7 @@ def _units(loop: Repeat, program: Program, places: Places, kept: frozenset[str])
     units: list[_Unit] = []
     for made in found.values():
         names = list(dict.fromkeys(made))
-        for n in names:  # what branches give lies where it was made
+        for n in names:  # the results of branches are where they were computed
             if (out := given.get(n)) is not None and out not in names:
                 names.append(out)
         if kept.isdisjoint(names):
@@ -100,6 +102,6 @@ def _moved(memory: Memory, units: Iterable[_Unit]) -> Memory:
 
 
 def _barriers(body: Body) -> int:
-    """Hand-offs of the grid inside loops."""
+    """The number of grid barriers inside loops."""
     inner = (n for loop in repeats(body) for n in (loop, *nodes_in(loop.body)))
     return sum(map(grid_waits, inner))

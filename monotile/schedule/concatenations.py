@@ -1,4 +1,5 @@
-"""Concatenations that only products read: each of these copies the parts from where they are written, and the whole is never stored."""
+"""Removes concatenations that only products read: each product copies the parts from where they are stored, and the whole is never
+stored."""
 
 import msgspec
 
@@ -16,7 +17,7 @@ from monotile.transform.simplify.simplify import simplify_expr
 
 
 def read_parts(program: Program, target: Target, context: Context) -> Program:
-    """`program` without concatenations of which all readers are products that copy whole vectors of the parts."""
+    """`program` without the concatenations whose readers are all products that copy whole vectors of the parts."""
     whole = Uses(program).whole
     found = {
         s.out.name: s
@@ -38,7 +39,7 @@ def _is_concatenation(p: Compute) -> bool:
 
 
 def _copied(p: Compute, s: Statement, target: Target, context: Context) -> bool:
-    """Whether `s` is a product that copies whole vectors of a factor in place of `p`."""
+    """Whether `s` is a product that can copy whole vectors of a factor if it reads that factor instead of `p`."""
     if not isinstance(s, Compute) or contraction(s) is None:
         return False
     if sum(isinstance(x, Load) and x.tensor == p.out for x in factors(s)) != 1:

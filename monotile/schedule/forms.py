@@ -1,6 +1,8 @@
-"""Groups apart from the names of their tensors: layers of a network repeat, and what is found for one of equal groups holds for all.
+"""Normal forms of groups without tensor names. A network repeats its layers, so a result found for one group holds for all groups of equal
+form.
 
-A form is exact: equal forms have the same expressions, to the order of terms. Only which tensors they read and write differs.
+Forms are exact: groups of equal form have the same expressions, including the order of terms. They differ only in which tensors they
+read and write.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +20,14 @@ from monotile.plan.nodes import Method
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """first: the group of this form that was met first. names: by those of its tensors, the names of the group's own."""
+    """first: the first group seen with this form. names: maps the names of first's tensors to this group's."""
 
     first: Group
     names: Mapping[str, str]
 
 
 def form(group: Group, context: Context) -> Form:
-    """The form of a group that no family has matched."""
+    """The form of a group that no family has matched as a whole."""
     return context.of_worker.once(("form", group), lambda: _form(group, context))
 
 
@@ -45,7 +47,7 @@ def _form(group: Group, context: Context) -> Form:
 
 
 def _nameless(s: Compute | Scatter) -> tuple[Compute | Scatter, tuple[str, ...]]:
-    """`s` with numbers for names of tensors, by first appearance, and these names."""
+    """`s` with its tensor names replaced by numbers in order of first appearance, and the names in that order."""
     names: dict[str, str] = {}
 
     def own(t: Tensor) -> Tensor:
@@ -77,7 +79,7 @@ def _nameless(s: Compute | Scatter) -> tuple[Compute | Scatter, tuple[str, ...]]
 
 
 def renamed(draft: Draft, group: Group, names: Mapping[str, str]) -> Draft:
-    """`draft` as one of `group`, which has the same form. names: of the group's tensors, by those of the draft's."""
+    """`draft` for `group`, which has the same form. names: maps the names of the draft's tensors to the group's."""
 
     def go(x: Any) -> Any:
         match x:

@@ -1,5 +1,5 @@
-"""Operands of products of which data says which values of k are read, and that lie along k: one copy in the other order makes whole lines of what
-each of them is read as, which copies on chip move in vectors."""
+"""Transposed copies of product operands that are contiguous along k and gathered along k by indices from data: after one copy in the
+other order, each index reads a whole line, which is copied on chip in vectors."""
 
 import msgspec
 
@@ -13,11 +13,11 @@ from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
-LEAST = 64  # rows of an operand that a line is worth
+LEAST = 64  # rows of an operand that justify a line
 
 
 def copy_lines(program: Program, target: Target, context: Context) -> Program:
-    """`program` with copies of such operands in front of what reads them."""
+    """`program` with copies of such operands in front of their readers."""
     names = Names(program)
 
     def go(body: Body) -> Body:
@@ -38,7 +38,7 @@ def copy_lines(program: Program, target: Target, context: Context) -> Program:
 
 
 def _gathered(s: Statement, target: Target, context: Context) -> tuple[Load, ...]:
-    """The factors of `s` of which single values along k are read, wherever data says."""
+    """The factors of `s` from which data-dependent indices read single values along k."""
     if not isinstance(s, Compute) or len(s.reduce) != 1 or contraction(s) is None:
         return ()
     (k,) = s.reduce

@@ -1,9 +1,8 @@
 """Groups: which Computes share a stage (vertical fusion on the tile graph, after Welder and Souffle).
 
-A Group is a list of steps; a step is an anchor with the Computes that follow it element by element. Its
-`rows` are the axes that all its Computes have in common, so that a tile of rows is computed by one
-task without any other task's results and without computing anything twice. A Compute may have some rows in front
-that are no one else's (a wavefront's starting values): its `lead`.
+A Group is a list of steps. A step is an anchor and the element-wise Computes that follow it, its epilogue. The group's `rows` are the
+axes that all its Computes have in common. One task computes a tile of rows without the results of other tasks, and nothing is computed
+twice. A Compute may have some leading rows that no other Compute has (a wavefront's starting values): its `lead`.
 """
 
 import functools
@@ -45,7 +44,8 @@ def _writes_inside(s: Loop | Branch) -> frozenset[str]:
 
 
 def needs_of(node: Node, waits: Waits) -> frozenset[str]:
-    """What is made before it: what it reads, and what is made of the old values that it writes over."""
+    """The names of tensors that must exist before `s` runs: those that it reads, and those computed from the old values that it
+    overwrites."""
     if not waits:
         return reads_of(node)
     return reads_of(node).union(*(waits[n] for n in waits.keys() & writes_of(node)))
@@ -61,7 +61,7 @@ def _reads_inside(s: Loop | Branch) -> frozenset[str]:
 
 
 def with_epilogue(first: Group, second: Group) -> Group | None:
-    """`first` with `second`, which follows its last step element by element, as a part of that; None if it does not."""
+    """`first` with the element-wise `second` added to its last step as an epilogue; None if `second` does not qualify."""
     if len(second.steps) != 1 or len(second.steps[0]) != 1:
         return None
     last = second.steps[0][0]
@@ -77,8 +77,8 @@ def fuse_epilogues(
     waits: Waits = MappingProxyType({}),
     together: Join = with_epilogue,
 ) -> list[Node]:
-    """What follows a group's last step element by element joins that step, if the group is allowed. together: `with_epilogue`, or what keeps
-    what it has given."""
+    """Joins element-wise Computes to the last step of their producer's group, where the group allows it. together: `with_epilogue`, or a
+    memoised form of it."""
 
     def join(first: Group, second: Group) -> Group | None:
         both = together(first, second)
@@ -88,7 +88,7 @@ def fuse_epilogues(
 
 
 def _follows(first: Group, s: Compute | Scatter) -> bool:
-    """Whether `s` reads the single step of `first` only at its own element, and has its shape."""
+    """Whether `s` reads only its own element of the single step of `first`, and has its shape."""
     anchor = first.steps[0][0]
     if len(first.steps) != 1 or not isinstance(anchor, Compute):
         return False
@@ -100,9 +100,9 @@ def _follows(first: Group, s: Compute | Scatter) -> bool:
 
 
 def unite(first: Group, second: Group, *, leads: bool = False) -> Group | None:
-    """Both as one group, the rows being those that the two agree on; None if they do not meet.
+    """Both groups as one, with the rows that the two share; None if they have no rows in common.
 
-    leads: whether element-wise steps may have rows of their own in front.
+    leads: whether element-wise steps may have leading rows of their own.
     """
     crossing = [
         (s, x) for s in second.statements() for x in loads_of(s) if x.tensor.name in first.tensors
@@ -133,7 +133,8 @@ def unite(first: Group, second: Group, *, leads: bool = False) -> Group | None:
 
 
 def _writes_apart(every: Sequence[Compute | Scatter]) -> bool:
-    """Whether the Scatters among `every` can be steps of one stage: each writes elements of its own, in memory that no other statement uses."""
+    """Whether the Scatters among `every` can be steps of one stage: each writes its own elements, in memory that no other statement
+    uses."""
     scatters = [s for s in every if isinstance(s, Scatter)]
     uses = Counter(t.name for s in every for t in used(s)) if scatters else Counter[str]()
     made = {s.out.name for s in every}
@@ -154,7 +155,7 @@ def _meet(
     *,
     leads: bool,
 ) -> Row | None:
-    """`row2` with the leads under which a task that has a part of `row1` reads only that; None if there are none."""
+    """`row2` with the leads with which a task that has a part of `row1` reads only that part; None if there are none."""
     where1, where2 = ({name: (p, lead) for name, p, lead in row} for row in (row1, row2))
     more: set[int | None] = set()
     for s, x in crossing:
@@ -171,20 +172,20 @@ def _meet(
 
 
 def _ahead(index: Expr, axis: Axis) -> int | None:
-    """k where `index` is `axis` + k."""
+    """k if `index` is `axis` + k, else None."""
     rest = affine(index) + Affine(((axis, -1),))
     return None if rest.terms else rest.constant
 
 
 def _length(group: Group, row: Row) -> int | None:
-    """How many rows all of a group have in common; None where they differ: a reader may have more, zeros around."""
+    """How many rows all Computes of a group share. None where they differ, which a reader that pads with zeros may do."""
     axes = {s.out.name: s.axes for s in group.statements()}
     found = {axes[name][p].extent - lead for name, p, lead in row}
     return found.pop() if len(found) == 1 else None
 
 
 class _Item:
-    """A node of `merge`, with what it reads, writes, and has to come after. at: its position."""
+    """A node of `merge` with the tensors that it reads and writes and the nodes that it depends on. at: its position."""
 
     __slots__ = ("at", "needs", "node", "reads", "writes")
 
@@ -195,7 +196,7 @@ class _Item:
 
 
 class _Joining:
-    """`join`, asked once about each pair: where it gave nothing, it gives nothing again."""
+    """`join`, memoised for pairs that cannot be joined."""
 
     def __init__(self, join: Join, waits: Waits) -> None:
         self._join, self._waits = join, waits
@@ -221,9 +222,9 @@ def merge(
     join: Join,
     waits: Waits = MappingProxyType({}),
 ) -> list[Node]:
-    """`nodes` with producer and consumer groups replaced by `join` of them wherever it gives one and no cycle comes of it.
+    """`nodes` with pairs of producer and consumer groups replaced by their `join` wherever it gives a group and creates no cycle.
 
-    They are in a valid order and stay in one. Every consumer tries its latest producer first. `join` is a pure function.
+    The order is valid before and after. Every consumer tries its latest producer first. `join` is a pure function.
     """
     joining = _Joining(join, waits)
     items = [joining.item(n) for n in nodes]
@@ -241,7 +242,7 @@ def merge(
 
 
 def _number(items: list[_Item], first: int) -> None:
-    """Tell the items from `first` on where they are."""
+    """Updates the positions of the items from `first` on."""
     for at in range(first, len(items)):
         items[at].at = at
 
@@ -249,7 +250,8 @@ def _number(items: list[_Item], first: int) -> None:
 def _joined(
     items: list[_Item], position: int, writers: dict[str, _Item], joining: _Joining
 ) -> int | None:
-    """Joins the item at `position` with one before it; where both are now, None if none was joined. writers: by tensor, who makes it."""
+    """Joins the item at `position` with one before it. Gives the position of the result, or None if none was joined. writers: maps a
+    tensor to the item that computes it."""
     second = items[position]
     if not isinstance(second.node, Group):
         return None
@@ -273,7 +275,7 @@ def _joined(
 
 
 def _dependents(first: _Item, items: list[_Item]) -> list[_Item]:
-    """Those of `items` (in order) that depend on `first`."""
+    """Those of `items`, which are in order, that depend on `first`."""
     tainted = set(first.writes)
     out: list[_Item] = []
     for x in items:

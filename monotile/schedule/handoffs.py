@@ -1,11 +1,10 @@
-"""Placement of tasks on workers and the hand-off each stage waits for (Rammer's rTasks, on virtual workers).
+"""Assigns tasks to workers and gives each stage the hand-off that it waits for (Rammer's rTasks, on virtual workers).
 
-Stages that do not depend on each other since the last grid barrier stand side by side on different workers.
-The body of a loop is walked for iterations 0, 1, 2 and the last, with the bytes that each really touches:
-carried values alternate between two places, so this covers every pair of neighbours. Loops with messages have their
-hand-offs already; before them and after them they are like one stage.
-Where a loop may end early, what comes after it waits for what any of its ends has left, and after a Choose for what any of its
-bodies has. All workers read the value that decides.
+Stages that do not depend on each other since the last grid barrier run side by side on different workers. The body of a loop is
+simulated for iterations 0, 1, 2 and the last, with the bytes that each iteration touches: carried values alternate between two buffers,
+so these four cover every pair of neighbouring iterations. Loops with messages have their hand-offs already, and are treated like one
+stage by what comes before and after. After a loop that may end early, the next stage waits for what is pending at any of its exits;
+after a Choose, for what is pending at the end of any of its bodies. All workers read the scalar that decides.
 """
 
 import math
@@ -45,8 +44,8 @@ def synchronise(
     old: Old = MappingProxyType({}),
     changing: frozenset[str] = frozenset(),
 ) -> tuple[PlanNode, ...]:
-    """`body` with every stage's `first` worker and `handoff` filled in. changing: inputs in the host's memory, of which snapshots are taken on
-    the last worker, so that the others stay where they are without."""
+    """`body` with every stage's `first` worker and `handoff` filled in. changing: inputs in host memory, which are copied to snapshots
+    on the last worker, so that all other stages have the same workers as without them."""
     walker = _Walker(statements, places, workers, old)
     walker.aside = frozenset(n for n, s in statements.items() if is_snapshot(s, changing))
     walker.walk(body, {})
@@ -55,8 +54,8 @@ def synchronise(
 
 @dataclass(slots=True)
 class _Pending:
-    """Since the last grid barrier: reads, writes, and by which worker (None: by several). next_worker: behind those that are busy. chip_used:
-    since the last barrier of any kind."""
+    """Accesses since the last grid barrier: reads, writes, and the worker of each (None: several workers). next_worker: the first idle
+    worker. chip_used: on-chip bytes used since the last barrier of any kind."""
 
     reads: list[tuple[Bytes, int | None]]
     writes: list[tuple[Bytes, int | None]]
@@ -68,7 +67,7 @@ class _Pending:
 
     @staticmethod
     def any_of(ways: "Sequence[_Pending]") -> "_Pending":
-        """What may be pending where the call took one of several ways."""
+        """The union of the pending accesses of several control-flow paths."""
         return _Pending(
             list(dict.fromkeys(x for w in ways for x in w.reads)),
             list(dict.fromkeys(x for w in ways for x in w.writes)),
@@ -146,7 +145,7 @@ class _Walker:
     def _look(
         self, node: Repeat | Choose, iterations: dict[str, int], *, again: bool = False
     ) -> None:
-        """All workers read the scalar that decides."""
+        """All workers read the scalar that decides a loop or branch."""
         place = (id(node), again)
         found = resolve_look(node, self.places, iterations)
         against = [w for b in found for w in self._conflicts(b, self.now.writes)]
@@ -162,14 +161,15 @@ class _Walker:
         self.now.reads += [(b, None) for b in found]
 
     def _enter(self, loop: Repeat, *, nested: bool) -> None:
-        """A loop with messages: whoever may still use its memory, or its messages of the time before, comes first."""
+        """Enters a loop with messages, after waiting for all that may still use its memory or the messages of the previous run of the
+        loop."""
         if nested or self.now.reads or self.now.writes:
             self.entered[loop.axis] = "grid"
             self.now.passed_grid()
         self.now.next_worker, self.now.chip_used = 0, True
 
     def _hand_on(self, loop: Repeat, iterations: dict[str, int]) -> None:
-        """An iteration of a loop with messages, whose hand-offs are known: what it leaves for others to wait for."""
+        """Accesses that an iteration of a loop with messages, whose hand-offs are fixed, leaves pending for later stages."""
         for stage in loop.body:
             assert isinstance(stage, Stage)
             me = worker_of(stage, self.workers)
@@ -184,7 +184,7 @@ class _Walker:
         iterations: dict[str, int],
         brought: frozenset[str] = frozenset(),
     ) -> None:
-        """brought: what messages bring to it."""
+        """brought: the tensors that messages bring to the stage."""
         touched = access(stage, self.statements, self.places, iterations, self.old, brought)
         near = self._waits_for_itself(touched)
         against = [w for _, b in touched.reads for w in self._conflicts(b, self.now.writes)]
@@ -214,8 +214,8 @@ class _Walker:
         self.now.writes += [(b, me) for _, b in touched.writes]
 
     def _first(self, stage: Stage, against: list[int | None]) -> int:
-        """Right after the tasks before it; a single task goes where what it waits for was made. What streams weights begins with worker 0: it has
-        a task for every worker, or nearly."""
+        """The stage's first worker: the one after the tasks before it. A single task runs where its dependences were computed. A stage
+        that streams weights begins with worker 0, since it has about one task for every worker."""
         if any(map(streams, stage.steps)):
             return 0
         if self._is_aside(stage):
@@ -229,7 +229,7 @@ class _Walker:
         return not self.aside.isdisjoint(stage.steps[0].computes)
 
     def _waits_for_itself(self, touched: Access) -> bool:
-        """Whether a worker's threads have to be done with what it has on chip for itself."""
+        """Whether the threads of a worker have to finish using the worker's own on-chip tensors first."""
         reads, writes = (
             [b for _, b in x if b[0] == REPLICA] for x in (touched.reads, touched.writes)
         )
@@ -241,7 +241,7 @@ class _Walker:
 
     @staticmethod
     def _conflicts(b: Bytes, pending: list[tuple[Bytes, int | None]]) -> list[int | None]:
-        """Whose uses of the same bytes have to come first; not of what each worker has for itself."""
+        """The pending accesses to the same bytes that have to finish first, apart from tensors that each worker has for itself."""
         if b[0] == REPLICA:
             return []
         return [worker for other, worker in pending if overlap(b, other)]

@@ -1,4 +1,4 @@
-"""Independent loops of equal extent as one (`transform/roll/jam.py`), where the cost model finds the whole schedule faster so."""
+"""Joins independent loops of equal extent into one (`transform/roll/jam.py`), where the cost model predicts a faster schedule."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from monotile.transform.roll.jam import Pair, jam, jammable
 
 
 def jam_loops(program: Program, target: Target, context: Context) -> Program:
-    """`program` with such loops as one. Stages of both share the workers, and an iteration has one hand-off for both."""
+    """`program` with such loops joined. Stages of both loops share the workers, and an iteration has one hand-off for both."""
     tried: set[tuple[str, str]] = set()
     while pair := next((p for p in jammable(program) if _names(p) not in tried), None):
         tried.add(_names(pair))
@@ -39,8 +39,9 @@ def _shared(program: Program, context: Context) -> Tree:
 
 
 def _keeps(apart: Tree, one: Tree, pair: Pair, program: Program, target: Target) -> bool:
-    """Whether a worker can still keep on chip all weights that it could keep through each of the loops: with fewer workers for each, it has more
-    of them. What is read in every iteration anew takes longer than a hand-off, and the cost model knows no pinned weights."""
+    """Whether a worker can still keep on chip all weights that it could keep through each of the loops. After joining, each loop has
+    fewer workers, so each worker has more of the weights. Reading them again in every iteration takes longer than the hand-off that
+    is saved, and the cost model does not know pinned weights."""
     computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute | Scatter)}
     weights = steady_weights(program)
 

@@ -1,4 +1,4 @@
-"""What the scheduler's choices are about, and the ways that there are, in words without names (`choice.spec.Key`)."""
+"""Keys that identify the scheduler's choices and their alternatives, without tensor names (`choice.spec.Key`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from monotile.plan.nodes import Stage, Step
 
 
 def digest_groups(context: Context, *groups: Group, more: object = None) -> str:
-    """Of groups that something is decided about together. more: what else that is about."""
+    """Digest of groups that one choice is about. more: further values that the choice depends on."""
     found = Structure(context.tables)
     for g in groups:
         for step in g.steps:
@@ -26,7 +26,7 @@ def digest_groups(context: Context, *groups: Group, more: object = None) -> str:
 
 
 def digest_stages(context: Context, loop: Loop, stages: tuple[Stage, ...]) -> str:
-    """Of a loop that is cut into stages."""
+    """Digest of a loop that is cut into stages."""
     found = Structure(context.tables)
     found.add((loop,))
     cut = [(s.grid, [step_value(step, found.numbers) for step in s.steps]) for s in stages]
@@ -34,13 +34,14 @@ def digest_stages(context: Context, loop: Loop, stages: tuple[Stage, ...]) -> st
 
 
 def draft_value(draft: Draft) -> Value:
-    """How a group is cut: what tells a Draft from all others of its group."""
+    """How a group is cut: a value that distinguishes a Draft from all others of its group."""
     numbers = {s.out.name: n for n, s in enumerate(draft.group.statements())}
     return {"grid": draft.grid, "steps": [step_value(s, numbers) for s in draft.steps]}
 
 
 def step_value(step: Step, numbers: Mapping[str, int]) -> Value:
-    """A step, statements by their numbers. Of the method's words only those that are names become numbers: a tensor may be called "matmul"."""
+    """A step with its statements as numbers. Strings of the method become numbers only in fields that hold tensor names: a tensor may be
+    called "matmul"."""
 
     def go(x: Any) -> Any:
         match x:

@@ -1,7 +1,8 @@
-"""Scattered sums with one index become sums over lists of each row's terms, which are made once, where the cost model finds that faster.
+"""Turns scatter-adds that share an index into sums over lists of each row's terms (as in CSR), where the cost model predicts a faster
+schedule.
 
-By themselves (`kernels/scatter`) all of them list their terms anew: each worker reads all indices. Lists that a network, or a loop, uses once
-only are no gain.
+Without this, every scatter-add (`kernels/scatter`) finds its terms anew: each worker reads all indices. Here the lists are made once.
+Lists that a network or a loop uses only once gain nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,22 +43,22 @@ Key = tuple[Expr, int]
 
 
 def list_rows(program: Program, _: Target, context: Context) -> Program:
-    """`program` with lists of rows for its scattered sums, of all those at once that share them."""
+    """`program` with lists of rows for its scatter-adds; all that share an index are rewritten together."""
     for key in _shared(program):
-        found = _shared(program)[key]  # what another one has rewritten may be among their values
+        found = _shared(program)[key]  # an earlier rewrite may have changed their values
         listed = with_lists(program, key, found)
         program = faster("list rows", program, listed, [x.s for x in found], context)
     return program
 
 
 def _carried(program: Program) -> frozenset[str]:
-    """What loops carry, as an iteration begins: it may be updated in place within that."""
+    """The tensors that loops carry, as an iteration begins: they may be updated in place in it."""
     found = (s for s in statements(program.body) if isinstance(s, Loop))
     return frozenset(c.param.name for s in found for c in s.carried)
 
 
 def _shared(program: Program) -> dict[Key, list[Scattered]]:
-    """Those whose lists are used several times, in the order of the Program."""
+    """The scatter-adds whose lists are used several times, by index, in the order of the Program."""
     outside = _given(program) | {t.name for s in program.body for t in defined(s)}
     computed = {s.out.name for s in statements(program.body) if isinstance(s, Compute)}
     kept = {t.name for t in program.outputs[len(program.results) :]}
@@ -74,7 +75,7 @@ def _shared(program: Program) -> dict[Key, list[Scattered]]:
 
 
 def _scatters(body: Body, often: int = 1) -> Iterator[tuple[Scatter, int]]:
-    """All Scatters, and how often loops do them."""
+    """All Scatters, each with the number of times that loops run it."""
     for s in body:
         match s:
             case Scatter():
@@ -86,19 +87,19 @@ def _scatters(body: Body, often: int = 1) -> Iterator[tuple[Scatter, int]]:
 
 
 def with_lists(program: Program, key: Key, found: Sequence[Scattered]) -> Program:
-    """`program` with the sums `found`, which share the index `key`, by way of lists."""
+    """`program` with the scatter-adds `found`, which share the index `key`, rewritten as sums over lists."""
     return _Lists(program, key, found).rewritten()
 
 
 def _given(program: Program) -> frozenset[str]:
-    """Inputs and weights that stay as they are."""
+    """The inputs and weights that are never written."""
     held = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
     return frozenset(held) - old_values(program) - {*program.watched}
 
 
 class _Lists:
-    """sums: by the name of the result. ahead: identities, by extent. ordered: places in the order of the lists, by what they are, and their
-    extent."""
+    """sums: maps the name of a result to its sum. ahead: identities, by extent. ordered: maps an expression and its extent to its tensor
+    in the order of the lists."""
 
     def __init__(self, program: Program, key: Key, found: Sequence[Scattered]) -> None:
         self.program, self.names = program, Names(program)
@@ -125,7 +126,7 @@ class _Lists:
         )
 
     def rewritten(self) -> Program:
-        """The Program with lists as early as they can be, and what follows the sums as epilogues."""
+        """The Program with lists made as early as possible, and the element-wise readers of the sums as their epilogues."""
         body = [y for s in self.program.body for y in self._statement(s)]
         needed = {x.tensor.name for x in loads(self.lists.index)}
         made = [k for k, s in enumerate(body) if needed & {t.name for t in defined(s)}]
@@ -158,7 +159,7 @@ class _Lists:
 
 
 def _tidied(program: Program, sums: frozenset[str]) -> Program:
-    """`program` with what follows a sum as its epilogue, in its order."""
+    """`program` with the element-wise readers of a sum joined to it as an epilogue, in a valid order."""
     uses = Uses(program)
 
     def ends(p: Compute, _: Statement) -> bool:

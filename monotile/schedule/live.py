@@ -1,4 +1,4 @@
-"""Which Computes leave out what is dead, and which walks of a Plan do."""
+"""Bounds computed work by sizes of the call: which Computes, walks and tasks of a Plan skip dead elements."""
 
 import functools
 import math
@@ -23,12 +23,12 @@ from monotile.transform.live.bound import bound_live
 
 LEAST_ROWS = 16  # of a matrix of a batch, or of a run
 FEW_ROWS = 32  # of a product that tensor cores would compute, all of K
-# Rows of a run whose ends are combined: what a task has at most; of a CPU's, few enough that most of them end alike.
+# The most rows that a task has of a run whose ends are combined; on a CPU so few that most of them end at the same place.
 RUN, WARPGROUPS_RUN, ROWS_RUN = 64, 128, 32
 
 
 def bound(program: Program, target: Target, context: Context) -> Program:
-    """`program` bounded by scalars of the call; of large products those alone of which a family walks a part of K."""
+    """`program` bounded by scalars of the call. Large products are bounded only where a family can walk a part of K."""
     computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
     uses = mentions(program)
 
@@ -53,7 +53,7 @@ def bound(program: Program, target: Target, context: Context) -> Program:
         return in_parts(c, at) if wide else _apart(c, at, context)
 
     def may(c: Compute) -> bool:
-        if own_ends(c) is not None:  # of all of them, an end says little
+        if own_ends(c) is not None:  # one end for all of them bounds little
             return False
         if not tiled(c, context):
             return True
@@ -71,7 +71,8 @@ def _run(target: Target) -> int:
 
 
 def _apart(c: Compute, at: Sequence[At], context: Context) -> bool:
-    """Whether `c` is a product of which each matrix of a batch, or run of rows, may end elsewhere along k, with enough rows for tiles of its own."""
+    """Whether `c` is a batched or grouped product whose matrices, or runs of rows, may end at different k, with enough rows for tiles of
+    its own."""
     found = contraction(c)
     if found is None or len(c.reduce) != 1 or not tiled(c, context):
         return False
@@ -82,7 +83,7 @@ def _apart(c: Compute, at: Sequence[At], context: Context) -> bool:
 
 
 def _rows(c: Compute) -> int:
-    """The shorter side of a product."""
+    """The shorter of a product's two output extents."""
     found = contraction(c)
     sides = () if found is None else (found.m, found.n)
     return min((math.prod(c.axes[p].extent for p in side) for side in sides), default=0)
@@ -91,8 +92,8 @@ def _rows(c: Compute) -> int:
 def bound_walks(
     body: tuple[PlanNode, ...], statements: Mapping[str, Compute | Scatter], target: Target
 ) -> tuple[PlanNode, ...]:
-    """`body` with `Step.bounds`, where a family leaves out what is dead. Where threads share a task, and a size of the call leaves out whole tasks
-    (`bound_tasks`), the last one's walk is not worth a bound."""
+    """`body` with `Step.bounds` where a family can skip dead elements. Where threads share a task and a size of the call already skips
+    whole tasks (`bound_tasks`), a bound within the last live task is not worth its cost."""
 
     def by_tasks(step: Step, anchor: Compute, x: Live) -> bool:
         own = (d for d in step.dims if x.axis in [anchor.axes[p] for p in d.axes])
@@ -118,8 +119,8 @@ def bound_walks(
 def bound_tasks(
     body: tuple[PlanNode, ...], program: Program, places: Mapping[str, tuple[Place, ...]]
 ) -> tuple[PlanNode, ...]:
-    """`body` with `Stage.live`: tasks beyond a size of the call are left out, and the others spread over all workers. Tasks that hand messages to
-    each other stay where they are."""
+    """`body` with `Stage.live`: tasks beyond a size of the call are skipped, and the others are spread over all workers. Tasks that send
+    messages to each other keep their workers."""
     statements_ = {s.out.name: s for s in statements(program.body) if isinstance(s, (Compute, Scatter))}  # fmt: skip
 
     def bounded(node: PlanNode) -> PlanNode:

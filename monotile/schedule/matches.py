@@ -1,4 +1,5 @@
-"""What a family computes as a whole becomes one group, where nobody else reads what is made on the way."""
+"""Makes one group of the statements that a kernel family computes as a whole (attention, for example), where no other statement reads
+the intermediate results."""
 
 import functools
 import itertools
@@ -25,9 +26,9 @@ def join_matches(
     join: Join,
     around: Loop | Branch | None = None,
 ) -> list[Node]:
-    """`nodes` with what families match in one group, if such a group can be cut. Unless it is known to be faster, the model compares
-    it with stages of their own, as `join` would make them. uses: how often each tensor of theirs is mentioned. around: what they are the
-    body of."""
+    """`nodes` with the statements that families match in one group, if such a group can be cut into tasks. Unless the match is known to
+    be faster, the cost model compares it with separate stages, as `join` would make them. uses: how often each of their tensors is
+    read. around: the loop or branch whose body they are."""
     computes = {
         s.out.name: s
         for node in nodes
@@ -74,7 +75,7 @@ def join_matches(
 
 
 class _Level:
-    """The nodes among which matches are looked for, and the stages that they become where nothing is matched."""
+    """The nodes among which matches are searched, and the stages that they become without matches."""
 
     def __init__(self, nodes: Sequence[Node], join: Join, waits: Waits) -> None:
         self._nodes, self._join, self._waits = nodes, join, waits
@@ -87,26 +88,28 @@ class _Level:
         return self._merge(self._nodes)
 
     def stages(self, whole: Group, own: Sequence[Group]) -> list[Group]:
-        """Those that `own`, which `whole` has together, become: all that they are parts of, if no other stage can have `whole` as a part."""
+        """The stages that `own`, the statements of `whole`, become without the match: all those that contain one of them, if no other
+        stage could contain `whole` as a part."""
         if not whole.matched:
             return self._merge(own)
         return [g for g in self._merged if g.tensors & whole.tensors]
 
     def rest(self, stages: Sequence[Group], whole: Group) -> list[Group]:
-        """What `stages` have besides `whole`, as stages of its own."""
+        """The statements of `stages` outside of `whole`, as stages of their own."""
         names = frozenset[str]().union(*(g.tensors for g in stages)) - whole.tensors
         own = (n for n in self._nodes if isinstance(n, Group) and n.tensors <= names)
         return self._merge(own)
 
 
 def _repeats(found: Match, around: Loop | Branch | None) -> bool:
-    """Whether it reads the same weights in each iteration: these can stay on chip, and what tasks hand on can be messages, where one stage of plain
-    steps has all of it. No cost that is known here counts that."""
+    """Whether it reads the same weights in each iteration. As one stage of plain steps, those weights can stay on chip and the results
+    of tasks can be messages, neither of which any cost known at this point includes."""
     return isinstance(around, Loop) and not any(around.axis in axes_of(s.body) for s in found.inner)
 
 
 def _seconds(groups: Sequence[Group], context: Context) -> float:
-    """Seconds of `groups` as stages, with the barriers between them; what they hand on goes through memory where the caches do not keep it."""
+    """Seconds of `groups` as stages with barriers between them. Intermediate results go through memory where the caches do not hold
+    them."""
     target = context.target
     drafts = [cut(g, context) for g in groups]
     if any(d is None for d in drafts):
@@ -120,7 +123,7 @@ def _seconds(groups: Sequence[Group], context: Context) -> float:
 
 
 def _whole(found: Match, node: Group, parts: list[Group]) -> Group | None:
-    """One step, if the match is one, else steps that share a stage; None where they have no rows in common."""
+    """One step if the match is one, else steps that share a stage; None where they have no rows in common."""
     if found.data is not None:
         waits = node.waits.union(*(n.waits for n in parts))
         return Group(((*found.inner, *node.steps[0]),), (), waits, match=found.data)

@@ -1,4 +1,4 @@
-"""Where every tensor lives, and a workspace in which tensors with disjoint live ranges share bytes."""
+"""Places for every tensor, and a workspace in which tensors with disjoint live ranges share bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,15 +54,16 @@ class _Range:
 def place(
     program: Program, tree: Tree, columns: Mapping[str, Columns], *, reuse: bool = True
 ) -> Memory:
-    """Inputs, outputs and weights at their pointers, a state's new value at the old one's; what one step or task keeps, in registers or on
-    chip; everything else in the workspace. columns: what lies there as a part of a matrix. reuse: whether tensors that are never alive at once share bytes there."""
+    """Assigns places. Inputs, outputs and weights are at their pointers, and a state's new value at the old one's. Tensors of one step
+    or task are in registers or on chip. Everything else is in the workspace. columns: tensors that are columns of a matrix. reuse:
+    whether tensors with disjoint live ranges share bytes."""
     builder = _Builder(program, tree, columns)
     builder.level(tree)
     return builder.finish(reuse=reuse)
 
 
 class _Builder:
-    """While it works, a Workspace's `offset` is a handle: the number of its range."""
+    """During construction, a Workspace's `offset` is a handle: the number of its range."""
 
     def __init__(self, program: Program, tree: Tree, columns: Mapping[str, Columns]) -> None:
         self.places: dict[str, list[Place]] = {}
@@ -84,7 +85,7 @@ class _Builder:
                 slot += 1
         for u in updates(program):
             self.places[u.result.name] = [Pointer(slots[u.name])]
-        # What is updated in place is made where the update is wanted: a base is its Scatter's result under
+        # An update in place is made where its result is wanted: a base is its Scatter's result under
         # another name (`transform.insert_base_copies` sees to it that no one else uses it).
         self.updated: dict[str, str] = {}
         for s in statements(program.body):
@@ -97,7 +98,7 @@ class _Builder:
         self.now = 0
 
     def _root(self, name: str) -> str:
-        """The last of the updates in place that begin at `name`, or `name`."""
+        """The last of the chain of updates in place that begins at `name`, or `name`."""
         while name in self.updated:
             name = self.updated[name]
         return name
@@ -151,7 +152,7 @@ class _Builder:
         return found
 
     def _columns(self, t: Tensor) -> Place:
-        """A part of the matrix that `t` has columns of."""
+        """The place of a tensor that is a block of columns of a matrix."""
         c = self.columns[t.name]
         if c.matrix not in self.matrices:
             whole = msgspec.structs.replace(t, shape=(*t.shape[:-1], c.pitch))
@@ -165,7 +166,7 @@ class _Builder:
         return Workspace(len(self.ranges) - 1)
 
     def _touch(self, name: str) -> None:
-        """Everything that reading or writing `name` may reach is alive now."""
+        """Extends the live ranges of everything that an access to `name` may reach to the current stage."""
         for found in self.places.get(name, ()):
             for handle in _handles(found):
                 self.ranges[handle].last = max(self.ranges[handle].last, self.now)
@@ -198,7 +199,7 @@ class _Builder:
             self.places.setdefault(k.value.name, []).append(part)
 
     def _keep(self, c: Carry) -> None:
-        """What a loop updates in place lies where the last update is wanted."""
+        """A tensor that a loop updates in place has the place of the last update."""
         root = self._root(c.out.name)
         if not self.places.get(root):
             self._allocate(msgspec.structs.replace(c.out, name=root))
@@ -207,7 +208,7 @@ class _Builder:
         self._touch(root)
 
     def _fork(self, branch: Branch) -> None:
-        """Both sides make their results where these are read."""
+        """Both sides of a branch write their results to the place from which these are read."""
         self._touch(branch.predicate.name)
         for o in branch.outs:
             if o.out.name in self.places or self.readers.get(o.out.name):
@@ -216,7 +217,7 @@ class _Builder:
                     self.places.setdefault(made.name, []).append(whole)
 
     def _linger(self, outside: int, start: int) -> None:
-        """What was used right before a branch, or decides it, blocks its bytes for the first stage of either side."""
+        """Extends ranges used just before a branch, or by its condition, through the first stage of either side."""
         for r in self.ranges[:outside]:
             if r.last in (start - 1, start):
                 r.last = max(r.last, self.now - 1)
@@ -225,7 +226,7 @@ class _Builder:
         return next(p for p in self.places[t.name] if not isinstance(p, Shared))
 
     def _close(self, outside: int, start: int) -> None:
-        """What was there before the body and is used in the loop, or is carried by it, lives through all of it."""
+        """Extends to the whole loop the ranges of tensors that exist before its body and are used in it, and of carried tensors."""
         for r in self.ranges[:outside]:
             if r.last >= start:
                 r.last = max(r.last, self.now - 1)
@@ -241,7 +242,7 @@ class _Builder:
 
 
 def _readers(tree: Tree) -> dict[str, set[int]]:
-    """Of every tensor, the stages (by identity) and loops that read it, or 0 for a loop's boundary."""
+    """Maps every tensor to its readers: stages by identity, loops, or 0 for a loop's boundary."""
     out: dict[str, set[int]] = {}
     for node in tree:
         match node:
@@ -269,8 +270,8 @@ def _readers(tree: Tree) -> dict[str, set[int]]:
 
 
 def _pack(ranges: list[_Range]) -> tuple[list[int], int]:
-    """Offsets by first fit, largest first; a range blocks its bytes for one stage more than it lives, so
-    that reuse does not force a barrier of its own."""
+    """Offsets by first fit, largest first. A range blocks its bytes for one stage more than it lives, so that reuse alone never requires
+    a barrier."""
     offsets = [0] * len(ranges)
     placed: list[int] = []
     total = 0
@@ -307,7 +308,7 @@ def _parts(p: Rotate) -> tuple[Place, ...]:
 
 
 def _settle(p: Place, offsets: list[int]) -> Place:
-    """`p` with byte offsets in place of handles."""
+    """`p` with the byte offset in place of the handle."""
     match p:
         case Workspace(handle):
             return Workspace(offsets[handle])

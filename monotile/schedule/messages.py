@@ -1,9 +1,9 @@
-"""Loops whose tasks hand values to each other one by one, each with a tag beside it, instead of by barriers of the grid.
+"""Point-to-point messages in place of grid barriers, in loops whose tasks pass small values to each other (NCCL's LL protocol).
 
-A barrier's chain is long: all stores acknowledged, a counter, its poll, and only then the loads. Where a value and its tag
-are one store, the reader polls the value itself, so that a hand-off is one store and one load, and a task waits for
-nothing that it does not read (NCCL's LL protocol). It costs twice the bytes and a place of its own for each iteration's
-values, so it is for what is small: the states of a recurrence.
+A grid barrier is a long chain: all stores acknowledged, a counter, its poll, and only then the loads. A message stores a value and its
+tag in one store, and the reader polls the value itself. So a hand-off is one store and one load, and a task waits only for the values
+that it reads. Messages take twice the bytes, and separate slots for each iteration, so they are for small values: the states of a
+recurrence.
 """
 
 import math
@@ -34,17 +34,15 @@ from monotile.targets.target import Target
 
 ALIGN = 256
 CHIP_ALIGN = 128
-FEWEST = 4  # iterations that repay the barrier before them
-CACHE_PART = 4  # of the last-level cache, for messages of a Plan
-POLLED = (
-    6  # vectors that a thread may ask for again and again without being in the way of what is sent
-)
-CROWD = 2.5  # latencies that more of them cost
+FEWEST = 4  # iterations that amortise the barrier before them
+CACHE_PART = 4  # fraction (1/n) of the last-level cache for all messages of a Plan
+POLLED = 6  # vectors that a thread may poll repeatedly without delaying the stores
+CROWD = 2.5  # latencies that polling more than that costs
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """body: with messages. on_chip: where what is received ends, 0 for nothing. message_bytes: of all."""
+    """body: with messages. on_chip: the end of the bytes for received values, 0 if there are none. message_bytes: of all messages."""
 
     body: tuple[PlanNode, ...]
     on_chip: int
@@ -60,9 +58,9 @@ def hand_on(
     old: Old,
     context: Context,
 ) -> Handed:
-    """`body` with messages in those loops that gain by them.
+    """`body` with messages in those loops that become faster with them.
 
-    base: bytes from 0 of a worker's memory that are not free in any loop.
+    base: bytes from 0 of a worker's on-chip memory that are not free in any loop.
     """
     if not context.target.has.messages:
         return Handed(body, 0, 0)
@@ -80,7 +78,7 @@ class _Hander:
     context: Context
     base: int
     used: int = 0  # of the message memory
-    most: int = 0  # where what is received ends on chip
+    most: int = 0  # end of the received values on chip
 
     @property
     def target(self) -> Target:
@@ -102,7 +100,7 @@ class _Hander:
         return self._alone(node, stages) or self._beside_barriers(node, stages) or node
 
     def _alone(self, node: Repeat, stages: tuple[Stage, ...]) -> Repeat | None:
-        """The loop with messages instead of all barriers."""
+        """The loop with messages in place of all grid barriers."""
         found = self._receives(node, stages)
         if not found or not self._worth(node, stages, found):
             return None
@@ -114,8 +112,8 @@ class _Hander:
         return self._handed(node, body, found)
 
     def _first_workers(self, makers: "_Makers", stages: tuple[Stage, ...]) -> list[int]:
-        """Of each stage. Those that hand nothing to each other have workers of their own if there are enough; all others begin with worker 0, where
-        what a task keeps to itself stays."""
+        """The first worker of each stage. Stages that pass nothing to each other have separate workers if there are enough. All others
+        begin with worker 0, so that values that a task passes to itself stay on one worker."""
         chains = makers.chains(stages, self.computes)
         first = [0] * len(stages)
         end = 0
@@ -126,7 +124,8 @@ class _Hander:
         return first if end <= self.target.workers else [0] * len(stages)
 
     def _beside_barriers(self, node: Repeat, stages: tuple[Stage, ...]) -> Repeat | None:
-        """The loop with messages of what every worker reads whole to make something of it for itself; the rest waits for barriers."""
+        """The loop with messages for what every worker reads in full for stages that it runs for itself; the other stages wait for
+        barriers."""
         makers = _Makers.of(self.loops[node.axis], stages)
         found: list[_Wanted] = []
         for number, stage in enumerate(stages):
@@ -152,7 +151,7 @@ class _Hander:
         return handed
 
     def _worth(self, node: Repeat, stages: tuple[Stage, ...], found: "list[_Wanted]") -> bool:
-        """Whether an iteration's hand-offs are to be messages."""
+        """Whether the hand-offs of an iteration are to be messages."""
         return self.context.whether(
             "messages",
             lambda yes: (self._seconds if yes else self._barrier_seconds)(stages, found),
@@ -160,7 +159,7 @@ class _Hander:
         )
 
     def _receives(self, node: Repeat, stages: tuple[Stage, ...]) -> "list[_Wanted] | None":
-        """What tasks read of each other's values; None where that is no message."""
+        """What the tasks of all stages read of each other's values; None where messages cannot carry that."""
         makers = _Makers.of(self.loops[node.axis], stages)
         out: list[_Wanted] = []
         for number, stage in enumerate(stages):
@@ -177,7 +176,7 @@ class _Hander:
     def _received_by(
         self, makers: "_Makers", stages: tuple[Stage, ...], number: int
     ) -> "list[_Wanted] | None":
-        """What tasks of stage `number` read of others' values; None where that is no message."""
+        """What tasks of stage `number` read of other tasks' values; None where messages cannot carry that."""
         made, source = makers.made, makers.source
         stage, out = stages[number], list[_Wanted]()
         for name in names_read(stage, self.computes):
@@ -197,11 +196,11 @@ class _Hander:
         return out
 
     def _is_own(self, name: str) -> bool:
-        """Whether every worker has it for itself."""
+        """Whether every worker computes it for itself."""
         return any(replicas_in(p) for p in self.places[name])
 
     def _possible(self, w: "_Wanted", maker: Stage) -> bool:
-        """Whether the steps can read it on chip, values can carry a tag, and all of it is made."""
+        """Whether the steps can read it on chip, its values can carry a tag, and all of it is written."""
         made = next(s for s in maker.steps if w.message in s.computes)
         if (
             made.bounds
@@ -216,7 +215,7 @@ class _Hander:
         return plain and w.tensor.dtype.itemsize <= WIDEST and w.tensor.nbytes > 0
 
     def _messages(self, node: Repeat, found: "list[_Wanted]") -> tuple[tuple[Message, ...], int]:
-        """The messages, and where their memory ends."""
+        """The messages, and the end of their memory."""
         end = self.used
         out: list[Message] = []
         for name in dict.fromkeys(w.message for w in found):
@@ -228,7 +227,7 @@ class _Hander:
     def _placed(
         self, body: tuple[Stage, ...], found: "list[_Wanted]"
     ) -> tuple[tuple[Receive, ...], int]:
-        """Where each goes on chip, behind what the loop's stages have there, and where the last of them ends. Stages use the same bytes."""
+        """The on-chip place of each message, after the loop's own on-chip memory, and the end of the last. Stages share these bytes."""
         taken = max(self.base, *(chip_end(s, self.computes, self.places) for s in body))
         ends: dict[str, int] = {}
         out: list[Receive] = []
@@ -243,25 +242,25 @@ class _Hander:
         return tuple(out), max(ends.values())
 
     def _seconds(self, stages: tuple[Stage, ...], found: "list[_Wanted]") -> float:
-        """Of an iteration's hand-offs by messages."""
+        """Seconds of an iteration's hand-offs by messages."""
         waits = {w.stage.name for w in found}
         crowded = CROWD * self.target.latency_seconds * sum(map(self._crowded, found))
         return len(waits) * self.target.message_seconds + self._moved(found, TAGGED) + crowded
 
     def _crowded(self, w: "_Wanted") -> bool:
-        """Whether its threads ask for so many vectors again and again that they are in the way of what is sent."""
+        """Whether its threads poll so many vectors that they delay the stores."""
         box = box_of(w.stage, w.tensor, self.computes)
         vectors = math.prod(b.extent for b in box) // receive_vector(box, w.tensor)
         return vectors > POLLED * self.target.threads
 
     def _barrier_seconds(self, stages: tuple[Stage, ...], found: "list[_Wanted]") -> float:
-        """Of the same by barriers, after which the values are still to be read."""
+        """Seconds of the same hand-offs by barriers, after which the values are still to be loaded."""
         waits = {w.stage.name for w in found}
         each = self.target.barrier_seconds + self.target.latency_seconds
         return len(waits) * each + self._moved(found, 0)
 
     def _moved(self, found: "list[_Wanted]", size: int) -> float:
-        """Seconds for all that the tasks of an iteration read. size: bytes of a value, 0 for those of its type."""
+        """Seconds to load all that the tasks of an iteration read. size: bytes of a value, 0 for the size of its dtype."""
         total = 0.0
         for w in found:
             box: tuple[BoxDim, ...] = box_of(w.stage, w.tensor, self.computes)
@@ -274,7 +273,8 @@ class _Hander:
 
 @dataclass(frozen=True, slots=True)
 class _Makers:
-    """Of a loop's tensors. made: by which stage each is made. source: of each carried param, the result that it was an iteration before."""
+    """The producers of a loop's tensors. made: the stage that computes each. source: maps each carried param to the result of the
+    iteration before."""
 
     made: Mapping[str, int]
     source: Mapping[str, str]
@@ -285,7 +285,7 @@ class _Makers:
         return _Makers(made, {c.param.name: c.result.name for c in loop.carried})
 
     def chains(self, stages: tuple[Stage, ...], computes: Statements) -> list[list[int]]:
-        """The numbers of the stages that hand values to each other, directly or not, in this iteration or to the next."""
+        """The numbers of stages that pass values to each other, directly or transitively, within an iteration or to the next."""
         chain = list(range(len(stages)))
         for number, stage in enumerate(stages):
             for name in names_read(stage, computes):
@@ -298,7 +298,7 @@ class _Makers:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A stage that reads `tensor`, the name that the message has there."""
+    """A stage that reads `tensor`, under the message's name in that stage."""
 
     stage: Stage
     tensor: Tensor

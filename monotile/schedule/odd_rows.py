@@ -1,4 +1,5 @@
-"""Longer rows for operands of products (`transform/layout/pad_rows.py`), where the cost model finds the whole schedule faster with them."""
+"""Pads the rows of product operands whose length prevents vector copies (`transform/layout/pad_rows.py`), where the cost model predicts
+a faster schedule."""
 
 from collections.abc import Sequence
 
@@ -13,12 +14,12 @@ from monotile.targets.target import Target
 from monotile.transform.layout.odd_rows import OddProduct, components, odd_product
 from monotile.transform.layout.pad_rows import pad_rows
 
-SMALL = 1 / 8  # part of the larger operand
+SMALL = 1 / 8  # fraction of the larger operand's size
 
 
 def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
-    """`program` with longer rows for the operands of tiled products, of all those at once that share one. Attention is left as it is: what its
-    second product reads is not in memory."""
+    """`program` with padded rows for operands of tiled products; all operands that share a product are padded together. Attention is
+    left alone, since its second product reads an operand that is not in memory."""
     made = _computes(program)
     fixed = old_values(program) | frozenset(program.watched)
     found = [
@@ -30,7 +31,7 @@ def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
         and match(s, made, context) is None
     ]
     for group in components(program, found):
-        now = _computes(program)  # a product of another group may have more columns by now
+        now = _computes(program)  # an earlier group may have changed a product's columns
         products = [now[p.name] for p in group]
         odd = [p for s in products if (p := odd_product(s, target))]
         before, program = program, faster("pad rows", program, pad_rows(program, odd), products, context)  # fmt: skip
@@ -40,7 +41,7 @@ def pad_odd_rows(program: Program, target: Target, context: Context) -> Program:
 
 
 def _small(odd: Sequence[OddProduct]) -> list[OddProduct]:
-    """Of operands of very different sizes the small ones alone, whose longer copies cost little; none where there are no others."""
+    """If the operands differ very much in size, the small ones, whose padded copies are cheap; else none."""
     out: list[OddProduct] = []
     for p in odd:
         least = SMALL * max(x.tensor.size for x, _ in p.odd)

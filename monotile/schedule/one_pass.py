@@ -1,4 +1,4 @@
-"""Steps that follow each other in a task and read the same, as one step that reads it once (`Family.one_pass`)."""
+"""Merges consecutive steps of a task that read the same data into one step that reads it once (`Family.one_pass`)."""
 
 from collections.abc import Mapping
 
@@ -17,11 +17,11 @@ def in_one_pass(
     on_chip: int,
     target: Target,
 ) -> tuple[tuple[PlanNode, ...], int]:
-    """`body` with such steps, and the bytes on chip of the stage that needs most; `on_chip` before."""
+    """`body` with such steps, and the on-chip bytes of the stage that needs most, which were `on_chip`."""
 
     def joined(stage: Stage) -> Stage:
         out: list[Step] = []
-        lost = False  # a barrier that stood before a step that is no more
+        lost = False  # a removed step had a barrier before it
         for step in stage.steps:
             one = family_of(out[-1].method).one_pass(out[-1], step, statements, target) if out else None  # fmt: skip
             if one is not None:

@@ -1,9 +1,10 @@
-"""The order of stages, where the Program leaves it open.
+"""Orders stages where dependences leave their order open.
 
-What streams weights comes before what waits for other streamed products: the stages between would wait for a hand-off, and the streamed product
-behind them would make whatever reads it wait for another one. What decides whether a loop goes on comes as an iteration begins, where it needs
-nothing of that, with what else does not: all workers wait for it in the end, and then some hand-off of the iteration has brought it.
-What takes hardly longer than a hand-off goes beside earlier stages where there is room: beside one that keeps everybody busy it would be waited for.
+Stages that stream weights come before stages that wait for other streamed products. Otherwise the stages between would need a hand-off,
+and the streamed product after them would make its readers wait for another. The stages that decide whether a loop continues come first
+in its body where they do not depend on that iteration: all workers wait for the decision at its end, and by then another hand-off has
+delivered it. A stage that takes hardly longer than a hand-off runs beside earlier stages where workers are idle; beside a stage that
+occupies all workers it would delay them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +16,17 @@ from monotile.schedule.sharing import runs
 from monotile.schedule.tree import Fork, Nest, Tree
 from monotile.targets.target import Target
 
-SMALL = 4.0  # hand-offs' time, up to which a stage may go elsewhere
-WORTH = 0.2  # and how much of one this has to save
+SMALL = 4.0  # upper limit for a stage that may move, in hand-offs' time
+WORTH = 0.2  # the least that a move has to save, in hand-offs' time
 
 
 def streams_first(tree: Tree) -> Tree:
-    """`tree` with every stage that streams weights as early among its neighbours as what it reads allows."""
+    """`tree` with every stage that streams weights moved as early among its neighbours as its dependences allow."""
     return _each_body(tree, _early_streams)
 
 
 def decisions_first(tree: Tree) -> Tree:
-    """`tree` with what its loops go on by among the first stages of their bodies, where it reads nothing made there."""
+    """`tree` with the stages that decide whether a loop continues among the first of its body, where they read nothing made there."""
     return tuple(
         Nest(n.loop, _first(decisions_first(n.body), n.loop.predicate.name))
         if isinstance(n, Nest) and n.loop.predicate is not None
@@ -35,7 +36,8 @@ def decisions_first(tree: Tree) -> Tree:
 
 
 def small_first(tree: Tree, target: Target) -> Tree:
-    """`tree` with every small stage in an earlier run of stages side by side, as what it reads allows, where that makes the whole shorter."""
+    """`tree` with every small stage moved into an earlier run of stages side by side, as dependences allow, where that shortens the
+    whole."""
     return _each_body(tree, lambda body: _early(body, target))
 
 
@@ -54,7 +56,7 @@ def _with_bodies(node: Draft | Nest | Fork, change: Callable[[Tree], Tree]) -> D
 
 
 def _first(body: Tree, name: str) -> Tree:
-    """`body` with the stage that makes `name` behind those in front that read nothing made here, if it is one of them."""
+    """`body` with the stage that computes `name` placed after the leading stages that read nothing made here, if it is one of them."""
     made = frozenset[str]().union(*map(_made, body))
     free = [isinstance(n, Draft) and not n.group.reads & made for n in body]
     front = (*free, False).index(False)
@@ -99,13 +101,13 @@ def _early(body: Tree, target: Target) -> Tree:
 
 
 def _added(d: Draft, run: list[Draft], target: Target) -> float:
-    """What `run` takes longer with `d` than without."""
+    """The seconds that `d` adds to `run`."""
     others = [x for x in run if x is not d]
     return _seconds([*others, d], target) - _seconds(others, target)
 
 
 def _before(body: Sequence[list[Draft] | Nest | Fork], d: Draft) -> list[list[Draft]]:
-    """The last runs of `body` among which `d` may come. Copies that a network begins with stay side by side."""
+    """The last runs of `body` that `d` may join. The copies at the beginning of a network stay side by side."""
     out: list[list[Draft]] = []
     for run in reversed(body):
         if not isinstance(run, list) or any(x.steps[0].method.copies for x in (d, *run)):
@@ -117,7 +119,7 @@ def _before(body: Sequence[list[Draft] | Nest | Fork], d: Draft) -> list[list[Dr
 
 
 def _seconds(run: list[Draft], target: Target) -> float:
-    """A run, if all workers always had something of it to do."""
+    """Seconds of a run under perfect load balance."""
     if not run:
         return 0.0
     busy = sum(d.seconds * min(1.0, d.tasks / target.workers) for d in run)
@@ -129,10 +131,10 @@ def _streams(d: Draft) -> bool:
 
 
 def _may_follow(before: Draft | Nest | Fork, d: Draft) -> bool:
-    """Whether `before` may come after `d` instead, and streams nothing itself."""
+    """Whether `before` may come after `d` instead: it is independent of `d` and streams nothing itself."""
     return isinstance(before, Draft) and not _streams(before) and _independent(before, d)
 
 
 def _independent(a: Draft, b: Draft) -> bool:
-    """Whether neither reads what the other makes."""
+    """Whether neither depends on the other."""
     return not a.group.tensors & b.group.reads and not b.group.tensors & a.group.reads

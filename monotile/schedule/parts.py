@@ -1,8 +1,8 @@
-"""A reduction in parts: what each part gives, and what the parts give together.
+"""Splits a reduction into partial reductions and one that combines them.
 
     out[i] = over r of f   becomes   parts[p, i] = over the r of part p of f,   out[i] = over p of parts[p, i]
 
-The order is fixed, so results repeat to the bit.
+The order is fixed, so results are bit-reproducible.
 """
 
 import math
@@ -27,9 +27,9 @@ from monotile.ir.expr import (
 )
 from monotile.ir.program import At, Compute, Live, compute
 
-STRAIGHT = 8  # parts that an expression combines
+STRAIGHT = 8  # parts that one expression combines
 FEW = 8  # results whose parts their readers combine
-# Of truths by bits: `or` would ask for one part after the other.
+# Not for truths by bits: `or` would load one part after the other.
 COMBINE = {
     "sum": "add",
     "prod": "mul",
@@ -43,8 +43,8 @@ Term = Callable[[Expr, Sequence[Expr]], Expr]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A reduce axis cut into so many equal pieces. beside: one that is no longer reduced: each of its places is a part as well. joined: these places are
-    neighbours of the last axis of the results, and one axis with it: vectors run along both."""
+    """A reduction axis cut into equal pieces. beside: an axis that is no longer reduced: each of its positions is a part as well.
+    joined: its positions are neighbours of the results' last axis and form one axis with it, so that vectors run along both."""
 
     axis: int
     count: int
@@ -52,13 +52,13 @@ class Parts:
     joined: bool = False
 
     def terms(self, c: Compute) -> int:
-        """Of a part."""
+        """Terms of a part."""
         apart = 1 if self.beside is None else c.reduce[self.beside].extent
         return math.prod(a.extent for a in c.reduce) // (self.count * apart)
 
 
 def straight(c: Compute) -> Parts | None:
-    """As many as an expression combines, of the first axis that falls into so many."""
+    """How many parts one expression combines, from the first axis that divides into so many."""
     axis = next((p for p, a in enumerate(c.reduce) if a.extent % STRAIGHT == 0), None)
     return None if axis is None else Parts(axis, STRAIGHT)
 
@@ -66,8 +66,8 @@ def straight(c: Compute) -> Parts | None:
 def partial(
     c: Compute, parts: Parts, name: str = "", term: Term = lambda term, part: term
 ) -> Compute:
-    """What each part gives: [piece, the axes of `c`, place beside], or the last two as one. name: of what it is a part, if not of `c`. term: what is reduced, of a
-    term of `c` and the index of its part."""
+    """The partial reduction: [piece, the axes of `c`, place beside], or with the last two as one. name: of the result whose parts these
+    are, if not of `c`. term: the reduced expression, given a term of `c` and the index of its part."""
     share = c.reduce[parts.axis].extent // parts.count
     lost = {parts.beside} | ({parts.axis} if share == 1 else set())
     kept = [p for p in range(len(c.reduce)) if p not in lost]
@@ -105,7 +105,7 @@ def partial(
 
 
 def combined(c: Compute, parts: Tensor) -> Compute:
-    """`c` of its parts."""
+    """`c` computed from its parts."""
     number = parts.size // max(c.out.size, 1)
     assert c.combiner is not None
     if number > STRAIGHT:
@@ -121,7 +121,7 @@ def combined(c: Compute, parts: Tensor) -> Compute:
 
 
 def over(c: Compute, parts: Tensor) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
-    """The reduce axes of what combines the parts, and where it reads them."""
+    """The reduction axes of the combination, and the index at which it reads the parts."""
     places = parts.size // (max(c.out.size, 1) * parts.shape[0])
     extents = (parts.shape[0], places) if places > 1 else parts.shape[:1]
     axes = tuple(Axis(f"r{p}", n) for p, n in enumerate(extents))
@@ -129,7 +129,7 @@ def over(c: Compute, parts: Tensor) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]
 
 
 def _index(c: Compute, parts: Tensor, piece: Expr, place: Expr) -> tuple[Expr, ...]:
-    """Where a part of a result of `c` lies. place: beside, if it has places there."""
+    """The index of a part of a result of `c`. place: its position along `beside`, if there is one."""
     if len(parts.shape) > 1 + len(c.axes):
         return (piece, *c.axes, place)
     if parts.shape[1:] == c.out.shape:

@@ -1,4 +1,4 @@
-"""Weights that stay on chip through a loop: a recurrence reads them from memory once, not in every step."""
+"""Pins weights on chip through a loop, so that a recurrence reads them from memory once and not in every iteration."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,8 +17,8 @@ from monotile.plan.walk import repeats, stages_in, with_bodies
 from monotile.targets.target import Target
 
 ALIGN = 128
-OWN_REGISTERS = 96  # that a thread needs for all else
-FEWEST = 4  # iterations that repay the copy
+OWN_REGISTERS = 96  # that a thread needs for everything else
+FEWEST = 4  # iterations that amortise the copy
 
 
 def keep(
@@ -30,10 +30,10 @@ def keep(
     target: Target,
     workers: int,
 ) -> tuple[tuple[PlanNode, ...], int]:
-    """`body` with what is kept, and where that ends on chip; outer loops first, as long as there is room. What no worker has both of may lie in the
-    same place, and where stages outside of the loop have what is theirs.
+    """`body` with pinned weights, and the end of their on-chip memory. Outer loops come first, as long as there is room. Weights that no
+    worker has both of may share bytes, also with on-chip memory of stages outside of the loop.
 
-    base: bytes from 0 on that are not free in any loop.
+    base: bytes from 0 that are not free in any loop.
     """
     if not target.has.scratchpad:
         return body, 0
@@ -43,7 +43,7 @@ def keep(
 
 
 def kept_bytes(body: tuple[PlanNode, ...]) -> int:
-    """All that the loops keep."""
+    """Bytes that all loops pin."""
     return sum(r.nbytes for loop in repeats(body) for r in loop.resident)
 
 
@@ -54,9 +54,9 @@ def hold(
     target: Target,
     room: int | None = None,
 ) -> tuple[PlanNode, ...]:
-    """`body` with what is kept held in registers where these suffice; outer loops first.
+    """`body` with pinned weights held in registers where there are enough of them; outer loops first.
 
-    room: registers of a thread. A loop with products or attention needs them itself, but for the loops in it that have none.
+    room: registers of a thread. A loop with products or attention needs them itself; loops inside it that have none do not.
     """
     left = target.registers // target.threads - OWN_REGISTERS if room is None else room
     out: list[PlanNode] = []
@@ -88,7 +88,7 @@ def hold(
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Up to where these workers' on-chip memory is in use."""
+    """The end of the on-chip memory in use by these workers."""
 
     workers: frozenset[int]
     end: int
@@ -144,14 +144,14 @@ class _Keeper:
                 )
 
     def _used(self, loop: Repeat) -> Iterator[_Taken]:
-        """What the loop's stages have on chip for themselves, and what they receive."""
+        """The on-chip memory that the loop's stages use for themselves and for received messages."""
         for stage in stages_in(loop.body):
             received = (high for _, _, high in received_bytes(stage, (loop,), self.computes))
             end = max(chip_end(stage, self.computes, self.places), *received, 0)
             yield _Taken(workers_of(stage, self.workers), -(-end // ALIGN) * ALIGN)
 
     def _candidates(self, stage: Stage, step: Step, inner: frozenset[str]) -> list[Pinnable]:
-        """Weights of which the same is read in every iteration."""
+        """Weights of which a worker reads the same part in every iteration."""
         if math.prod(stage.grid) > self.workers:
             return []
         return [

@@ -1,8 +1,8 @@
-"""What each step asks for before it uses it (CUDA): every family says what its steps can ask for, at each point; and which stages wait for
-their hand-off within their first step, so that there is such a point.
+"""Prefetches for each step (CUDA): at each point, every family says what its steps can load early. Also decides which stages wait for their
+hand-off within their first step, so that there is time to prefetch before it.
 
-What the copies of a product, or of attention, start from depends on the task alone: some hundred instructions, for which there
-is time between a worker's arrival at the barrier and its leaving it.
+The addresses of a product's or attention's first copies depend on the task alone. They take some hundred instructions, for which there
+is time between a worker's arrival at the barrier and its release.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def prefetch(
     steady: frozenset[str],
     target: Target,
 ) -> tuple[PlanNode, ...]:
-    """`body` with `Stage.late` and what its methods prefetch. steady: weights that the launch does not change."""
+    """`body` with `Stage.late` and the prefetches of its methods. steady: weights that the launch does not change."""
     weights = program.weights
     large = sum(w.tensor.nbytes for w in weights) > target.cached_weight_bytes
     found = _Prefetcher(
@@ -42,7 +42,7 @@ def prefetch(
 
 
 class _Prefetcher(msgspec.Struct, frozen=True):
-    """streamed: weights that are more, together, than the last-level cache holds. pinned: stages whose weights a loop keeps on chip."""
+    """streamed: weights that together exceed the last-level cache. pinned: stages whose weights a loop keeps on chip."""
 
     views: Views
     steady: frozenset[str]
@@ -51,7 +51,7 @@ class _Prefetcher(msgspec.Struct, frozen=True):
     target: Target
 
     def nodes(self, body: tuple[PlanNode, ...], loops: frozenset[str]) -> tuple[PlanNode, ...]:
-        """loops: axes of those around."""
+        """loops: axes of the enclosing loops."""
         out: list[PlanNode] = []
         for n in body:
             if isinstance(n, Stage):
@@ -65,7 +65,7 @@ class _Prefetcher(msgspec.Struct, frozen=True):
         stage = self._asked(stage, loops, "stage")
         workers = self.target.workers
         sized = live_tasks(stage, self.views.statements, self.views.places)
-        asks = all(is_given(x, self.views.places) for x in sized)  # how many tasks there are
+        asks = all(is_given(x, self.views.places) for x in sized)  # the task count is known
         late = asks and why_not_late(stage, self.views.statements, workers) is None
         if stage.handoff == "grid" and late:
             stage = msgspec.structs.replace(stage, late=True)
@@ -75,7 +75,7 @@ class _Prefetcher(msgspec.Struct, frozen=True):
     def _asked(
         self, stage: Stage, loops: frozenset[str], at: Literal["stage", "handoff", "use"]
     ) -> Stage:
-        """`stage` with what its steps ask for at one point, the first step's before the second's."""
+        """`stage` with the prefetches of its steps at one point, the first step's before the second's."""
         for number, step in enumerate(stage.steps):
             where = Prefetching(
                 number, self.views.of(stage), self.steady, self.streamed, loops,

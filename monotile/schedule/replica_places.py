@@ -1,5 +1,6 @@
-"""Where on chip every worker has what it makes for itself (`replicas.py`): what a loop carries through all of the launch, everything else until its last
-reader. A carried value lies in one place where each of its values is read for the last time before the next one is made."""
+"""On-chip places for tensors that every worker computes for itself (`replicas.py`). A loop-carried tensor has its place for the whole
+launch, any other until its last reader. A carried tensor needs one buffer, not two, where each of its values is read for the last
+time before the next is computed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ Statements = Mapping[str, Compute | Scatter]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Tensors that share places: one, or what loops carry under several names. offsets: in the workspace. size: bytes of each. one: whether one place
-    on chip is enough."""
+    """Tensors that share places: a single one, or a loop-carried one under its several names. offsets: in the workspace. size: bytes of
+    each. one: whether one buffer on chip is enough."""
 
     names: frozenset[str]
     offsets: tuple[int, ...]
@@ -27,13 +28,13 @@ class Held:
 
     @property
     def nbytes(self) -> int:
-        """On chip."""
+        """On-chip bytes."""
         return self.size if self.one else self.size * len(self.offsets)
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What stages make and read. loops: by their axes."""
+    """Tensors that stages write and read. loops: by their axes."""
 
     computes: Statements
     loops: Mapping[str, Loop]
@@ -42,18 +43,19 @@ class Traffic:
         return {n for step in stage.steps for n in step.computes}
 
     def read(self, stage: Stage) -> set[str]:
-        """Of what others make."""
+        """The tensors read that other stages compute."""
         made = self.made(stage)
         return {t.name for n in made for t in used(self.computes[n])} - made
 
     def one_after_another(self, body: Body, names: frozenset[str]) -> bool:
-        """Whether one place is enough for the tensors `names`: what lies there is read before the next one is made."""
+        """Whether one buffer is enough for the tensors `names`: each value is read for the last time before the next one is computed."""
         return self._walk(body, names, frozenset()) is not None
 
     def _walk(
         self, body: Body, names: frozenset[str], held: frozenset[str]
     ) -> frozenset[str] | None:
-        """Which names the value has that lies there behind `body`. held: before it. None where another is read."""
+        """The names of the value that the buffer holds after `body`. held: those before it. None where a reader would find another
+        value."""
         for node in body:
             match node:
                 case Stage():
@@ -90,7 +92,7 @@ class Traffic:
 
 
 class Room:
-    """at: where on chip each place in the workspace has gone. end: of the bytes there."""
+    """at: the on-chip place for each place in the workspace. end: of the bytes there."""
 
     def __init__(self, traffic: Traffic, on_chip: int, align: int) -> None:
         self.at: dict[int, int] = {}
@@ -98,20 +100,20 @@ class Room:
         self._traffic = traffic
 
     def carry(self, values: Sequence[Held]) -> None:
-        """Places for what loops carry, through all of the launch."""
+        """Assigns places for the whole launch to loop-carried tensors."""
         for v in values:
             step = 0 if v.one else v.size
             self.at |= {offset: self.end + k * step for k, offset in enumerate(v.offsets)}
             self.end += v.nbytes
 
     def pass_on(self, body: Body, values: Sequence[Held]) -> None:
-        """Places for everything else, until its last reader."""
+        """Assigns places until their last reader to all other tensors."""
         by_name = {n: v for v in values for n in v.names}
         self._level(body, by_name, self.end)
 
     def _level(self, body: Body, values: Mapping[str, Held], at: int) -> None:
-        """at: the byte on chip from which on results may lie: behind those of the bodies around."""
-        taken: list[tuple[int, int, int]] = []  # until which node, from which byte, to which
+        """at: the first on-chip byte for results of this level, after those of the enclosing bodies."""
+        taken: list[tuple[int, int, int]] = []  # last node, first byte, end byte
         for number, node in enumerate(body):
             busy = [t for t in taken if t[0] >= number]
             for inner in bodies_of(node):
@@ -131,14 +133,14 @@ class Room:
                 low += v.size
 
     def _readers(self, names: set[str], body: Body) -> Iterator[int]:
-        """The numbers of the nodes that read one of `names`."""
+        """The positions of the nodes that read one of `names`."""
         for number, node in enumerate(body):
             if any(self._traffic.read(s) & names for s in stages_in((node,))):
                 yield number
 
 
 def _room(busy: Sequence[tuple[int, int, int]], at: int, size: int) -> int:
-    """The first byte from `at` on behind which so many are free."""
+    """The first byte from `at` on that is followed by so many free bytes."""
     for _, low, high in sorted(busy, key=lambda t: t[1]):
         if at + size <= low:
             break

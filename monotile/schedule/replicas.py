@@ -1,8 +1,9 @@
-"""What is small and read by streamed products is made by every worker for itself, on chip: a barrier of the block in place of the grid's,
-and no vector to fetch from the last-level cache. A normalisation of one row is such a stage, or what combines the parts of an attention.
+"""Replicates small stages read by streamed products: every worker computes them for itself, on chip. That takes a barrier of the block in
+place of a grid barrier, and no load from the last-level cache. Examples are the normalisation of one row, and the combination of
+attention's parts.
 
-So is what such stages alone hand to each other, through loops too: where a sum is normalised before it is added to the residual stream
-(Gemma, OLMo 2), every worker has the whole stream for itself.
+Values that only such stages pass to each other are replicated too, also through loops. Where a sum is normalised before it is added to
+the residual stream (Gemma, OLMo 2), every worker has its own copy of the whole stream.
 """
 
 import math
@@ -46,7 +47,7 @@ def replicate(
     on_chip: int,
     target: Target,
 ) -> tuple[Body, Places, int]:
-    """`body` with such stages run everywhere, where their results lie then, and the on-chip bytes of a worker."""
+    """`body` with such stages run everywhere, the new places of their results, and the on-chip bytes of a worker."""
     if not any(streams(step) for stage in stages_in(body) for step in stage.steps):
         return body, places, on_chip
     loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
@@ -69,14 +70,15 @@ def replicate(
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """Values that every worker has for itself, all or none. stages: those that make them, by name, run everywhere."""
+    """Values that are replicated together or not at all. stages: those that compute them, by name, run everywhere."""
 
     stages: dict[str, Stage]
     values: list[Held]
 
 
 class _Chosen:
-    """shared: by the name of a tensor, those that have places with it. able: stages of one task that may run everywhere, by name. maker: of a tensor, the name of its stage. readers: the stages that load it."""
+    """shared: maps a tensor to those that share a place with it. able: one-task stages that may be replicated, by name. maker: maps a
+    tensor to the name of its stage. readers: the stages that load it."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class _Chosen:
         self._settle()
 
     def _as_one_task(self, stage: Stage) -> Stage:
-        """A stage of single elements as one task, if all that it reads comes to each worker in less time than the hand-off takes; else as it is."""
+        """An element-wise stage as one task, if loading its operands takes each worker less time than the hand-off; else unchanged."""
         if len(stage.steps) != 1 or stage.steps[0].bounds or stage.steps[0].scratch_bytes:
             return stage
         (step,) = stage.steps
@@ -121,7 +123,7 @@ class _Chosen:
         return msgspec.structs.replace(stage, grid=tuple(1 for _ in stage.grid), steps=steps)
 
     def _is_able(self, stage: Stage) -> bool:
-        """Whether its one task stores nothing but small results in the workspace."""
+        """Whether its single task stores only small results in the workspace."""
         stored = self._stored(stage)
         plain = all(isinstance(self.computes[n], Compute) and self._slots(n) for n in stored)
         whole = math.prod(stage.grid) == 1 and not any(map(streams, stage.steps))
@@ -133,16 +135,16 @@ class _Chosen:
         return [n for n in made if not all(isinstance(p, Register) for p in self.places[n])]
 
     def _slots(self, name: str) -> tuple[int, ...]:
-        """The places in the workspace that `name` may lie in; () if it lies elsewhere as well."""
+        """The workspace places of `name`; () if it may be elsewhere too."""
         found = self.places[name]
         return _offsets(found[0]) or () if len(found) == 1 else ()
 
     def _names(self, stage: Stage) -> frozenset[str]:
-        """What shares places with its results."""
+        """The tensors that share places with its results."""
         return frozenset(n for x in self._stored(stage) for n in self.shared[x])
 
     def _settle(self) -> None:
-        """Leaves in `able` what nobody else reads, and nobody else makes."""
+        """Removes from `able` what other stages read or write."""
         before = -1
         while before != len(self.able):
             before = len(self.able)
@@ -161,14 +163,14 @@ class _Chosen:
         )
 
     def _is_streamed(self, stage: Stage, name: str) -> bool:
-        """Whether streamed products alone read it there."""
+        """Whether only streamed products read it there."""
         return all(streams(step) for step in stage.steps if self._reads(step, name))
 
     def _reads(self, step: Step, name: str) -> bool:
         return any(t.name == name for n in step.computes for t in used(self.computes[n]))
 
     def families(self) -> list[_Family]:
-        """Those that streamed products read; of what loops carry as much as there is room for."""
+        """The families that streamed products read; of loop-carried ones as many as there is room for."""
         found = list(self._families())
         for f in found:
             if sum(v.nbytes for v in f.values if v.carried) > MOST:
@@ -199,13 +201,13 @@ class _Chosen:
         return Held(names, offsets, size, self.traffic.one_after_another(self.body, names))
 
     def _is_read(self, f: _Family) -> bool:
-        """Whether one of its values is read by others than its stages: streamed products."""
+        """Whether one of its values is read by streamed products, apart from its own stages."""
         names = {n for v in f.values for n in v.names}
         return any(s.name not in f.stages for n in names for s in self.readers.get(n, ()))
 
 
 def _components(near: Mapping[str, Iterable[str]]) -> Iterator[frozenset[str]]:
-    """The sets of names that are near each other, directly or not."""
+    """The connected components of the relation `near` between names."""
     left = dict.fromkeys(near)
     while left:
         todo = [next(iter(left))]
@@ -219,7 +221,7 @@ def _components(near: Mapping[str, Iterable[str]]) -> Iterator[frozenset[str]]:
 
 
 def _shared(places: Places) -> dict[str, frozenset[str]]:
-    """By each tensor in the workspace those that share places with it, or with one that does."""
+    """Maps each workspace tensor to those that share places with it, directly or through others."""
     near: dict[str, set[str]] = {}
     first: dict[int, str] = {}
     for name, found in places.items():
@@ -235,7 +237,7 @@ def _size(s: Compute | Scatter) -> int:
 
 
 def _offsets(p: Place) -> tuple[int, ...] | None:
-    """Where it may be in the workspace; None if elsewhere too, as where the last value of a loop is a result."""
+    """Its possible offsets in the workspace; None if it may be elsewhere, as where a loop's last value is a result."""
     match p:
         case Workspace():
             return _within(p)
@@ -247,7 +249,7 @@ def _offsets(p: Place) -> tuple[int, ...] | None:
 
 
 def _within(p: Place) -> tuple[int, ...]:
-    """Those of its places that are in the workspace."""
+    """Its places that are in the workspace."""
     match p:
         case Workspace(offset):
             return (offset,)
@@ -258,7 +260,7 @@ def _within(p: Place) -> tuple[int, ...]:
 
 
 def _moved(p: Place, at: Mapping[int, int]) -> Place:
-    """`p` on chip. at: the bytes there, by the place in the workspace."""
+    """`p` on chip. at: maps the place in the workspace to on-chip bytes."""
     match p:
         case Workspace(offset) if offset in at:
             return Replica(at[offset])
@@ -273,7 +275,7 @@ def _moved(p: Place, at: Mapping[int, int]) -> Place:
 
 
 def _handed(program: Program, computes: Statements, body: Body) -> Iterator[str]:
-    """What is read other than by Loads, or has one value whoever reads it."""
+    """Tensors that are read other than by Loads, or have one value for all readers."""
     yield from (t.name for t in program.outputs)
     yield from (n for n, s in computes.items() if is_snapshot(s, program.changing))
     for stage in stages_in(body):

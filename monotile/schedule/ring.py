@@ -1,7 +1,7 @@
-"""The on-chip memory through which weights stream.
+"""Sizes the ring buffer in on-chip memory through which weights stream.
 
-It takes what room there is, so that memory is busy through hand-offs and stages that stream nothing. Only so much is under way at a
-time as keeps it busy: loads and hand-offs queue behind that (docs/measurements.md, "Streamed weights").
+It takes all free on-chip memory, so that memory stays busy through hand-offs and stages that stream nothing. Only as many bytes are in
+flight at a time as keep memory busy: further loads and hand-offs would queue behind them (docs/measurements.md, "Streamed weights").
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from monotile.plan.nodes import Step
 from monotile.plan.streams import streams
 from monotile.targets.target import Target
 
-UNDER_WAY = 48 << 10  # bytes of a worker
+UNDER_WAY = 48 << 10  # bytes in flight of a worker
 MOST = 208 << 10  # bytes of all slots
 
 
 def ring(steps: Iterable[Step], used: int, target: Target) -> Ring | None:
-    """For the steps that stream, behind the `used` bytes; None where none streams, or where there is too little room."""
+    """The ring for the steps that stream, after the `used` bytes; None where none streams, or where there is too little room."""
     methods = [s.method for s in steps if streams(s)]
     if not methods:
         return None

@@ -1,11 +1,11 @@
-"""Loop rotation: what an iteration begins with is done at the end of the one before.
+"""Loop rotation: the first stages of an iteration move to the end of the one before.
 
-A layer that begins by normalising what the last one has added up costs two stages, one on each side of the loop's edge,
-though both work row by row. Rotated, the normalised value is carried beside the sum, and the two are one stage:
+A layer that begins with a normalisation of the residual stream costs two stages, one on each side of the loop's back edge, though both work
+row by row. After rotation the loop carries the normalised value as well as the sum, and the two are one stage:
 
 loop l:  y = norm(x, l); x' = x + f(y)    becomes    y0 = norm(x0, 0); loop l:  x' = x + f(y); y' = norm(x', l + 1)
 
-The last iteration prepares one that does not come: it reads the last layer's weights again, and no one its result.
+The last iteration computes a value for one that does not come: it reads the last layer's weights again, and the result is not used.
 """
 
 import functools
@@ -39,7 +39,7 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 
 
 def rotate_loops(program: Program, target: Target, context: Context) -> Program:
-    """`program` with those loops rotated where that makes the whole schedule faster, by the cost model."""
+    """`program` with those loops rotated for which the cost model predicts a faster schedule."""
     tried: set[str] = set()
     while True:
         tree = build(program, context)
@@ -51,12 +51,12 @@ def rotate_loops(program: Program, target: Target, context: Context) -> Program:
 
 
 def _tried(program: Program, tree: Tree, nest: Nest, target: Target, context: Context) -> Program:
-    """`program` with the loop of `nest` rotated by one of its stages, if there is one with which it is faster."""
+    """`program` with the loop of `nest` rotated by one of its stages, if that makes it faster."""
     states = old_values(program)
     for draft in nest.body:
         if not isinstance(draft, Draft) or not _begins(draft, nest.loop, states, context):
             continue
-        # A product whose parts are added up by what follows it may now be worth its split. What lies elsewhere has been asked.
+        # A product whose parts are added up by what follows it may now be worth its split. Other products were tried before.
         inside = frozenset(t.name for s in statements(nest.loop.body) for t in defined(s))
         moved = _rotated(program, nest.loop, draft.group.tensors)
         rotated = split_reductions(moved, target, context, inside)
@@ -75,7 +75,7 @@ def _tried(program: Program, tree: Tree, nest: Nest, target: Target, context: Co
 def _place(
     program: Program, loop: Loop, names: frozenset[str], context: Context, *, whole: bool = False
 ) -> str:
-    """Which statements of which loop are to be done ahead, by a digest of the loop or of the whole Program."""
+    """The statements to move and their loop, by a digest of the loop or of the whole Program."""
     moved = [k for k, s in enumerate(loop.body) if {t.name for t in defined(s)} & names]
     if whole:
         return digest_program(program, [*statements(program.body)].index(loop), moved)
@@ -83,7 +83,7 @@ def _place(
 
 
 def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) -> bool:
-    """Whether the stage needs only what the iteration before has handed on, and does no products. What is written over is read where it is."""
+    """Whether the stage depends only on the iteration before and has no products. Tensors that are overwritten are read in place."""
     overwritten = states | {c.param.name for c in carried_in_place(loop)}
     made = {t.name for s in loop.body for t in defined(s)}
     kept = {c.result.name for c in loop.carried} | {k.value.name for k in loop.stacked}
@@ -102,7 +102,7 @@ def _begins(draft: Draft, loop: Loop, states: frozenset[str], context: Context) 
 
 
 def _rotated(program: Program, loop: Loop, names: frozenset[str]) -> Program:
-    """`program` with the Computes `names` of the loop's body done an iteration ahead."""
+    """`program` with the Computes `names` of the loop's body moved one iteration ahead."""
     fresh = Names(program)
     moved = [s for s in loop.body if isinstance(s, Compute) and s.out.name in names]
     rest = [s for s in loop.body if not any(s is m for m in moved)]
@@ -134,7 +134,7 @@ def _rotated(program: Program, loop: Loop, names: frozenset[str]) -> Program:
 def _copies(
     moved: list[Compute], given: Mapping[str, Tensor], axis: Axis, value: Expr, fresh: Names
 ) -> list[Compute]:
-    """`moved` under other names, for the iteration `value`, reading `given` in place of what is carried."""
+    """`moved` under other names, for the iteration `value`, with `given` in place of carried tensors."""
     renamed = dict(given)
 
     def now(t: Tensor | None) -> Tensor | None:

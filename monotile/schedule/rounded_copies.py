@@ -1,5 +1,6 @@
-"""Copies of factors of TF32 that are rounded once, where they cannot be where they are made: weights that are read in place, inputs, what others read
-as well. By the cost model, which knows what rounding each chunk costs warpgroups; each tensor by itself, as there are many in a network.
+"""Copies of TF32 factors that are rounded once, for tensors that their producer cannot round: weights read in place, inputs, and tensors
+with other readers. The cost model, which knows what rounding each chunk costs warpgroups, decides for each tensor by itself, since a
+network has many.
 """
 
 from collections.abc import Iterator
@@ -21,12 +22,13 @@ from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
-SURE = 1.25  # times what a copy takes that products have to gain
+SURE = 1.25  # times a copy's cost that products have to save
 
 
 @dataclass(slots=True)
 class _Factor:
-    """A tensor that products round. made: how often it is made in a call; 0 for what is given. readers: the products, each with how often it is computed."""
+    """A tensor that products round. made: how often a call computes it; 0 for inputs and weights. readers: the products, each with its
+    number of executions."""
 
     tensor: Tensor
     made: int
@@ -34,7 +36,7 @@ class _Factor:
 
 
 def copy_rounded(program: Program, target: Target, context: Context) -> Program:
-    """`program` with such copies of what products round, where these gain more than the copies take."""
+    """`program` with such rounded copies, where products save more than the copies cost."""
     names, copies = Names(program), dict[str, Compute]()
     fixed = old_values(program) | frozenset(program.watched)
     for f in _factors(program, context):
@@ -80,13 +82,13 @@ def _rounded_by(s: Compute) -> tuple[Tensor, ...]:
 
 
 def _unrounded(e: Expr) -> Load | None:
-    """What is loaded as a factor that the product rounds."""
+    """Tensors loaded as a factor that the product rounds."""
     x = masked(uncast(e)) if isinstance(e, Unary) and e.op == "tf32" else None
     return x.load if x else None
 
 
 def _pays(f: _Factor, target: Target, context: Context) -> bool:
-    """Whether what products gain is more than the copy, and the hand-off in front of it."""
+    """Whether the products save more than the copy and the hand-off before it."""
     copy = cut(single(_copy(f.tensor, None, "")), context)
     if copy is None:
         return False
@@ -103,7 +105,7 @@ def _pays(f: _Factor, target: Target, context: Context) -> bool:
 
 
 def _digest(f: _Factor, context: Context) -> str:
-    """Of all that the copy and its readers cost."""
+    """Digest of everything that the costs of the copy and its readers depend on."""
     sides = [[_reads(side, f.tensor) for side in _sides(s)] for s, _ in f.readers]
     times = (f.made, *(n for _, n in f.readers))
     readers = [s for s, _ in f.readers]
@@ -116,7 +118,7 @@ def _reads(e: Expr, t: Tensor) -> bool:
 
 
 def _marked(s: Compute, t: Tensor, new: Tensor | None = None) -> Compute:
-    """`s`, which may take `t`, or `new` in its place, for rounded."""
+    """`s` with loads of `t`, or of `new` in its place, marked as rounded."""
 
     def side(e: Expr) -> Expr:
         if not _reads(e, t) or not isinstance(e, Unary):
@@ -135,7 +137,7 @@ def _copy(t: Tensor, names: Names | None, origin: str) -> Compute:
 
 
 def _with(program: Program, copies: dict[str, Compute]) -> Program:
-    """`program` with each copy behind what makes the tensor, and with products that read it."""
+    """`program` with each copy after the statement that computes the tensor, and the products reading the copy."""
 
     def after(tensors: Iterator[Tensor]) -> tuple[Statement, ...]:
         return tuple(copies[t.name] for t in tensors if t.name in copies)

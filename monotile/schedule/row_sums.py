@@ -1,9 +1,9 @@
-"""A scattered sum as a reduction over the list of each row's terms (`analysis/row_lists.py`).
+"""A scatter-add as a reduction over the list of each row's terms (`analysis/row_lists.py`), as in CSR.
 
     out[i] = base[i] + sum over first[i] <= j < first[i + 1] of value(order[j])
 
-What follows it element by element is its epilogue then, and a base of zeros is no tensor. At a term of its row the term's index is the row, so
-what was looked up by it is the row's own (the total of a softmax over the edges of a node).
+Element-wise readers become its epilogue, and a base of zeros is not stored. For the terms of a row, the scattered index equals the row,
+so look-ups by that index become look-ups by the row (the total of a softmax over the edges of a node).
 """
 
 from collections.abc import Callable, Mapping
@@ -35,12 +35,12 @@ from monotile.ir.program import Compute, Scatter, compute
 from monotile.kernels.scatter.roles import roles_of
 from monotile.transform.simplify.simplify import simplify_expr
 
-CHEAP = 10.0  # operations of what is done again for each feature of a term
+CHEAP = 10.0  # operations repeated for each feature of a term
 
 
 class Scattered(NamedTuple):
-    """A Scatter that adds terms to rows. dim: of its result, along which the rows are. term: the axis of the terms. at: the row of one.
-    places: by its other axes' names, where they are in the result."""
+    """A Scatter that adds terms to rows. dim: the dimension of its result along which the rows are. term: the axis of the terms. at: the
+    row of a term. places: maps the names of its other axes to their positions in the result."""
 
     s: Scatter
     dim: int
@@ -79,27 +79,27 @@ def scattered(s: Scatter) -> Scattered | None:
 
 
 class Sorted(NamedTuple):
-    """Lists, and what a term of them looks up by its number alone, in their order: a tensor with an element for each term. place: of an
-    expression of the term `number`, an index of such an extent; what the tensor has is in range. None where what it is made of is not there
-    before the lists."""
+    """Lists, and per-term look-ups by term number permuted into their order: tensors with one element for each term. place: gives the
+    permuted tensor of an expression of the term `number`, an index of such an extent; the tensor's values are in range. It gives None
+    where the expression's operands do not exist before the lists."""
 
     lists: RowLists
     place: Callable[[Expr, int], Tensor | None]
 
     @property
     def number(self) -> Expr:
-        """The term at `r0` of the lists."""
+        """The number of the term at `r0` of the lists."""
         r = Axis("r0", self.lists.terms)
         return clamped(Load(self.lists.order.out, (r,)), self.lists.terms)
 
 
 def clamped(e: Expr, extent: int) -> Expr:
-    """`e`, which is in range, so that this is seen: a check would keep the look-ups of several terms apart."""
+    """`e`, which is in range, clamped so that this is visible: a check would prevent look-ups of several terms from being combined."""
     return binary("max", binary("min", e, idx(extent - 1)), idx(0))
 
 
 class Made(NamedTuple):
-    """What the value of a sum may be made of: Computes by name, and whether one of them may be computed where it is read: nothing else reads it."""
+    """What a sum's value can be inlined from: Computes by name, and whether one may be inlined into its reader because it has no other."""
 
     computes: Mapping[str, Compute]
     closed: Callable[[str], bool]
@@ -108,7 +108,7 @@ class Made(NamedTuple):
 def row_sum(
     found: Scattered, sorting: Sorted, made: Made, fresh: Callable[[str], str]
 ) -> tuple[Compute, ...]:
-    """The statements that make `found`. fresh: a new name."""
+    """The statements that compute `found`. fresh: gives a new name."""
     s, lists = found.s, sorting.lists
     axes = tuple(Axis(f"i{d}", n) for d, n in enumerate(s.out.shape))
     row, r = axes[found.dim], Axis("r0", lists.terms)
@@ -117,7 +117,7 @@ def row_sum(
     own = lists.row(sorting.number)
 
     def at_row(e: Expr) -> Expr:
-        """`e`, in which the term's index is the row."""
+        """`e` with the term's scattered index replaced by the row."""
         return row if e == own else rebuild(e, at_row)
 
     value = substitute(_exact(s.value), {**where, found.term.name: sorting.number})
@@ -137,7 +137,7 @@ def row_sum(
 
 
 def _filled(t: Tensor, computes: Mapping[str, Compute]) -> object:
-    """What all elements of `t` are; None where that is not known."""
+    """The value of all elements of `t`; None where that is not known."""
     match computes.get(t.name):
         case Compute(combiner=None, body=Const(value)):
             return value
@@ -148,13 +148,13 @@ def _filled(t: Tensor, computes: Mapping[str, Compute]) -> object:
 
 
 def _exact(e: Expr) -> Expr:
-    """`e` in the type in which it is added, not rounded before."""
+    """`e` in the accumulation type, without the rounding before it."""
     wide = e.dtype.compute
     return e.x if isinstance(e, Cast) and e.x.dtype is wide else cast(e, wide)
 
 
 def _opened(e: Expr, at_row: Callable[[Expr], Expr], made: Made) -> Expr:
-    """`e` with what nobody else reads in place, not rounded, where it looks up what `at_row` finds to be the row's."""
+    """`e` with its single-use operands inlined, without rounding, where they contain look-ups that `at_row` replaces by the row's."""
 
     def inner(x: Expr, dtype: DType) -> Expr | None:
         c = made.computes.get(x.tensor.name) if isinstance(x, Load) else None
@@ -174,8 +174,8 @@ def _opened(e: Expr, at_row: Callable[[Expr], Expr], made: Made) -> Expr:
 
 
 def _in_order(e: Expr, r: Axis, sorting: Sorted) -> Expr:
-    """`e`, where the places that a term along `r` looks up by its number alone are in the order of the lists. What is looked up at its number
-    itself stays: a sum over what lies in order is left to walk all terms (`analysis.ends.gathers`)."""
+    """`e` with the look-ups by the number of a term along `r` in the order of the lists. A look-up of the number itself stays: a sum
+    over data that is already in order is left to walk all terms (`analysis.ends.gathers`)."""
 
     def place(i: Expr, extent: int) -> Expr:
         alone = loads(i) and axes_of(i) == frozenset((r,)) and i != sorting.number
@@ -191,12 +191,12 @@ def _in_order(e: Expr, r: Axis, sorting: Sorted) -> Expr:
 
 
 def in_order(e: Expr, lists: RowLists, name: str) -> Compute:
-    """`e`, of the terms along `r0` in the order of the lists, as a tensor."""
+    """`e` of the terms along `r0`, in the order of the lists, as a tensor."""
     k = Axis("i0", lists.terms)
     out = Tensor(name, (lists.terms,), e.dtype)
     return Compute(out, (k,), (), None, substitute(e, {"r0": k}), lists.order.origin)
 
 
 def identity(extent: int, name: str) -> Compute:
-    """Of which a look-up gives the index, which is checked."""
+    """The tensor of numbers 0, 1, ...: a look-up of it gives the index, which is checked."""
     return compute(Tensor(name, (extent,), DType.I64), lambda i: i)

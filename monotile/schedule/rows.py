@@ -1,4 +1,4 @@
-"""Several steps in a task: it holds a tile of their rows, everything else whole."""
+"""Cuts a group of several steps into tasks: each task has a tile of the common rows and all of every other axis."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,16 @@ from monotile.plan.nodes import Step
 from monotile.plan.places import BoxDim
 from monotile.targets.target import Target
 
-MOST_ROWS = 128  # of an axis in a task, but for all of it
-FEW = 16  # rows that a task may have whatever it has of the columns
-ALIGN = 128  # bytes between things in on-chip memory
-BANKS = 32  # bytes of a row, of whose multiples lanes that go down the rows find few banks
+MOST_ROWS = 128  # of an axis in a task, unless it has all of it
+FEW = 16  # rows that a task may have whatever its part of the columns
+ALIGN = 128  # bytes between tensors in on-chip memory
+BANKS = 32  # bytes; row strides that are a multiple of this cause bank conflicts for lanes that go down the rows
 Bound = dict[str, tuple[int, int]]  # of a row, by tensor: position of the axis, lead
 
 
 def cut_rows(group: Group, context: Context, within: float = math.inf) -> Iterator[Draft]:
-    """Ever faster ones: a way to cut the group is given up as soon as it is as slow as the best so far, unless all are wanted, or slower than `within`
-    seconds."""
+    """Yields drafts, each faster than the last. A draft is abandoned once it is as slow as the best so far, unless all are wanted, or
+    slower than `within` seconds."""
     least = within * ROUNDING
     rows = _rows(group, context.target)
     for tiles in _row_tiles(group, context):
@@ -44,8 +44,9 @@ def row_extents(group: Group) -> tuple[int, ...]:
 
 
 def _row_tiles(group: Group, context: Context) -> Iterator[tuple[int, ...]]:
-    """Powers of two; without products, whose blocks these suit, also tiles of which there is one for each worker: all
-    outer rows apart, or all in one task. Few outer rows are so with products too: each worker has all of them and some columns."""
+    """Row tiles in powers of two, as suit the blocks of products. Without products also tiles of which there is one for each worker:
+    outer rows one at a time, or all in one task. Few outer rows are all in one task with products too: each worker has all of them
+    and some columns."""
     extents, workers = row_extents(group), context.target.workers
     anchors = [step[0] for step in group.steps]
     free = not any(tiled(s, context) for s in anchors)
@@ -60,7 +61,7 @@ def _row_tiles(group: Group, context: Context) -> Iterator[tuple[int, ...]]:
             options.append((*whole, -(-extent // workers), *inner))
         if free:
             options.append((*apart, -(-extent // each), *inner))
-        if context.streamed:  # all vectors that a matrix is multiplied with, some of its rows
+        if context.streamed:  # all vectors that a matrix multiplies, some of its rows
             options += _behind(extents, position, workers)
         for tile in _sizes(extent):
             options += [(*apart, tile, *inner), (*apart, tile, *ones)]
@@ -71,7 +72,7 @@ def _row_tiles(group: Group, context: Context) -> Iterator[tuple[int, ...]]:
 
 
 def _behind(extents: tuple[int, ...], position: int, workers: int) -> Iterator[tuple[int, ...]]:
-    """Tiles of which there is one for each worker: some rows at a time whole, those between them and `position` apart."""
+    """Tiles of which there is one for each worker: the first axes whole, those between them and `position` one row at a time."""
     for first in range(1, position):
         apart = extents[first:position]
         each = max(1, workers // math.prod(apart))
@@ -80,7 +81,7 @@ def _behind(extents: tuple[int, ...], position: int, workers: int) -> Iterator[t
 
 
 def _sizes(extent: int) -> Iterator[int]:
-    """Powers of two; then the whole in 2, 4 and 8 parts: windows of an image are shared only within tiles that they divide."""
+    """Powers of two; then the whole in 2, 4 and 8 parts, since windows of an image are shared only within tiles that divide it."""
     size = 1
     while size < 2 * extent and size <= MOST_ROWS:
         yield min(size, extent)
@@ -89,7 +90,7 @@ def _sizes(extent: int) -> Iterator[int]:
 
 
 class _Part(NamedTuple):
-    """A step of a group, whatever the tiles are. where, lead, own: as of a `RowSite`. reads: names of tensors."""
+    """A step of a group, independent of the tiles. where, lead, own: as in a `RowSite`. reads: names of tensors."""
 
     step: tuple[Compute | Scatter, ...]
     where: dict[int, int]
@@ -99,7 +100,8 @@ class _Part(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A group, with what is the same for all tiles. held: statements of which a task has its rows on chip, and whether somebody reduces down these."""
+    """A group, with what is the same for all tiles. held: statements whose rows a task holds on chip, and whether a step reduces down
+    these rows."""
 
     group: Group
     bound: list[Bound]
@@ -129,7 +131,7 @@ def _rows(group: Group, target: Target) -> _Rows:
 def _rows_draft(
     rows: _Rows, tiles: tuple[int, ...], context: Context, least: float
 ) -> Draft | None:
-    """None where it does not fit, or takes `least` seconds or more."""
+    """The draft for these tiles; None where it does not fit on chip, or takes `least` seconds or more."""
     target = context.target
     grid = tuple(-(-e // t) for e, t in zip(rows.extents, tiles, strict=True))
     waves = -(-math.prod(grid) // target.workers)
@@ -173,21 +175,21 @@ def _rows_draft(
 
 
 def _pitch(s: Compute | Scatter, box: tuple[BoxDim, ...], target: Target) -> int:
-    """Elements from row to row of what a task holds of `s`: a vector more than there are, where lanes that reduce down the rows would otherwise
-    meet in the same banks."""
+    """Row stride, in elements, of the rows of `s` on chip: padded by a vector where lanes that reduce down the rows would have bank
+    conflicts."""
     row, size = (box[-1].extent if box else 1), s.out.dtype.itemsize
     return row if row * size % BANKS else row + target.vector_bytes // size
 
 
 def _is_padded(s: Compute | Scatter, readers: Sequence[Compute | Scatter], target: Target) -> bool:
-    """Whether lanes reduce down the rows of `s`, and those may have a vector more."""
+    """Whether lanes reduce down the rows of `s`, and its rows may be padded by a vector."""
     if not target.has.lockstep or target.vector_bytes % s.out.dtype.itemsize:
         return False
     return any(_is_down(x, t) for t in readers for x in loads_of(t) if x.tensor.name == s.out.name)
 
 
 def _is_down(x: Load, reader: Compute | Scatter) -> bool:
-    """Whether `reader` reduces `x` along its rows' number alone."""
+    """Whether `reader` reduces `x` down its rows alone."""
     if not isinstance(reader, Compute) or not reader.reduce or len(x.index) < 2:
         return False
     *rows, last = (axes_of(i) & {*reader.reduce} for i in x.index)
@@ -195,7 +197,7 @@ def _is_down(x: Load, reader: Compute | Scatter) -> bool:
 
 
 def _in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
-    """`cut_in_rows`, once for each site: groups that share a step try the same tiles of it."""
+    """`cut_in_rows`, memoised for each site: groups that share a step try the same tiles of it."""
     places = (*site.where.items(),), (*site.lead.items(),)
     key = ("in rows", site.step, *places, site.tiles, site.own, site.room)
     return context.memo.once(key, lambda: cut_in_rows(site, context))

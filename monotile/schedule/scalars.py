@@ -1,7 +1,7 @@
-"""The scalars by which loops go on and branches choose are made by every worker for itself, on chip, where they need nothing that another makes.
+"""Replicates the scalars that decide loops and branches: every worker computes them for itself, on chip, if they depend on no other worker.
 
-All workers look at such a scalar. Made by one, it costs a hand-off of the grid and a load from the last-level cache; made by each, a barrier of the
-block. So the counters of a loop that may end early, and what they select, are carried by every worker for itself.
+All workers read such a scalar. Computed by one worker, it costs a grid hand-off and a load from the last-level cache; computed by each,
+a barrier of the block. So every worker carries the counters of a loop that may end early, and the values selected by them, for itself.
 """
 
 import math
@@ -34,7 +34,7 @@ Places = dict[str, tuple[Place, ...]]
 def replicate_scalars(
     body: Body, program: Program, places: Places, on_chip: int
 ) -> tuple[Body, Places, int]:
-    """`body` with the stages of such scalars run everywhere, where these lie then, and the on-chip bytes of a worker."""
+    """`body` with the stages of such scalars run everywhere, the new places of the scalars, and the on-chip bytes of a worker."""
     found = _Scalars(program, places, body)
     wanted = found.wanted()
     if not wanted:
@@ -55,7 +55,7 @@ def replicate_scalars(
             both = (fresh(), fresh())
             param = Rotate(loop.axis.name, loop.axis.extent, 0, both, first=new[c.init.name][0])
             new[c.result.name] = (msgspec.structs.replace(param, phase=1, first=None),)
-        elif new[c.init.name] != places[c.init.name]:  # what an outer or an earlier loop carries
+        elif new[c.init.name] != places[c.init.name]:  # carried by an outer or an earlier loop
             (param,) = places[c.param.name]
             assert isinstance(param, Rotate)
             param = msgspec.structs.replace(param, first=new[c.init.name][0])
@@ -71,7 +71,8 @@ def replicate_scalars(
 
 
 class _Scalars:
-    """stage_of: what is made with it, by a name. given: what no one writes. able: what any worker can make for itself."""
+    """stage_of: the tensors computed in the same stage, by name. given: tensors never written. able: tensors that any worker can compute
+    for itself."""
 
     def __init__(
         self, program: Program, places: Mapping[str, tuple[Place, ...]], body: Body
@@ -97,12 +98,12 @@ class _Scalars:
         self._settle()
 
     def carried(self) -> Iterator[tuple[Loop, Carry]]:
-        """What loops that may end early carry in two places."""
+        """The tensors that loops that may end early carry in two buffers."""
         for loop in (s for s in self.every if isinstance(s, Loop) and s.ends_early):
             yield from ((loop, c) for c in loop.carried if c not in carried_in_place(loop))
 
     def _elsewhere(self) -> Iterator[str]:
-        """What lies where something else wants it."""
+        """The tensors whose place is fixed for another reason."""
         ours = [c for _, c in self.carried()]
         for s in self.every:
             match s:
@@ -118,7 +119,7 @@ class _Scalars:
                     yield from (t.name for o in s.outs for t in (o.then, o.otherwise))
 
     def _settle(self) -> None:
-        """Leaves in `able` what needs nothing else."""
+        """Removes from `able` what depends on other workers."""
         before = -1
         while before != len(self.able):
             before = len(self.able)
@@ -133,7 +134,7 @@ class _Scalars:
             }
 
     def _known(self, name: str) -> bool:
-        """Whether every worker has it, or can have it."""
+        """Whether every worker has it, or can compute it."""
         carry = self.carry_of.get(name)
         return name in self.given or name in self.able or (carry is not None and self._has(carry))
 
@@ -142,7 +143,8 @@ class _Scalars:
         return held and c.init.name in self.able | self.given and c.result.name in self.able
 
     def wanted(self) -> frozenset[str]:
-        """Of `able`: what decides, all that it is made of, what it is carried with, and what shares their stages."""
+        """The part of `able` needed: the deciding scalars, their operands, the tensors carried with them, and those computed in the same
+        stages."""
         out: set[str] = set()
         todo = [t.name for s in self.every for t in looked_at(s) if self._known(t.name)]
         while todo:
@@ -160,6 +162,6 @@ class _Scalars:
 
 
 def _is_plain(s: Stage) -> bool:
-    """Whether each worker may run it for itself."""
+    """Whether each worker may run the stage for itself."""
     special = (bool(x.bounds or x.scratch_bytes) or streams(x) for x in s.steps)
     return not s.everywhere and math.prod(s.grid) == 1 and not any(special)

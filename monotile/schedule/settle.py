@@ -1,5 +1,5 @@
-"""How the threads of a task share its part: the last choices that a method has, made by its family when tasks, places and what is on
-chip are known."""
+"""Fixes how the threads of a task share its work: the last choices of a method, made by its family once tasks, places and on-chip memory
+are known."""
 
 import msgspec
 
@@ -35,8 +35,8 @@ def settle(
 
 
 def first_threads(body: tuple[PlanNode, ...], target: Target) -> tuple[PlanNode, ...]:
-    """`body` with `Step.first_thread`: steps that follow each other without a barrier begin with the warps that the last one left idle, and
-    so do those that read memory when the stage begins, and stages that each worker runs for itself."""
+    """`body` with `Step.first_thread`. Consecutive steps without a barrier between them begin with the warps that the step before left
+    idle. So do steps that read memory when the stage begins, and stages that each worker runs for itself."""
     out: list[PlanNode] = []
     idle = 0
     for node in body:
@@ -52,7 +52,7 @@ def first_threads(body: tuple[PlanNode, ...], target: Target) -> tuple[PlanNode,
 
 
 def _in_turn(stage: Stage, target: Target, begin: int) -> tuple[Stage, int]:
-    """begin: the first thread that is idle. Gives with the stage the first that is idle after it."""
+    """begin: the first idle thread. Gives the stage, and the first thread that is idle after it."""
     firsts = [0] * len(stage.steps)
     free = begin
     early = [s.method.ahead("stage", "all") > 0 for s in stage.steps]

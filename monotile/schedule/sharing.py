@@ -1,5 +1,5 @@
-"""Stages that wait for the same hand-off get a share of the workers each, where that takes less than all workers one after the other
-(Rammer's independent branches side by side)."""
+"""Divides the workers among stages that wait for the same hand-off, where running them side by side is faster than one after the other
+(Rammer's independent branches)."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,10 +14,10 @@ from monotile.targets.target import Target
 
 
 def share_workers(tree: Tree, context: Context) -> Tree:
-    """`tree` with the stages of each run that waits once cut for as many workers as make them end together.
+    """`tree` with the stages of each run that waits once cut for as many workers each as make them end together.
 
-    A stage that has a share has at most one task for each of its workers. The longest of those that wait comes first, as that one
-    may wait late.
+    A stage with a share has at most one task for each of its workers. The longest of the stages that wait comes first, since it may wait
+    late.
     """
     out: list[Draft | Nest | Fork] = []
     made = frozenset[str]()  # by the run before
@@ -41,13 +41,15 @@ def _inside(node: Nest | Fork, context: Context) -> Nest | Fork:
 
 
 def _shared(run: list[Draft], context: Context) -> list[Draft]:
-    """`_side_by_side`, once for each run: Programs that are compared differ in few of them. The value keeps the drafts, by whose identities it is found."""
+    """`_side_by_side`, memoised for each run, since compared Programs differ in few runs. The value keeps the drafts alive, whose
+    identities are the key."""
     key = ("side by side", *map(id, run))
     return context.memo.once(key, lambda: (run, _side_by_side(run, context)))[1]
 
 
 def _side_by_side(run: list[Draft], context: Context) -> list[Draft]:
-    """`run`, cut anew where its tasks are more than the workers. What streams weights has all workers: memory is no faster for some."""
+    """`run`, cut anew where it has more tasks than there are workers. Stages that stream weights have all workers, since memory is no
+    faster for some."""
     workers = context.target.workers
     streaming = [d for d in run if any(map(streams, d.steps))]
     run = [d for d in run if d not in streaming]
@@ -59,7 +61,8 @@ def _side_by_side(run: list[Draft], context: Context) -> list[Draft]:
 
 
 def runs(tree: Tree) -> Iterator[Nest | Fork | list[Draft]]:
-    """Loops, branches, and neighbours that do not read each other. Copies that a network begins with are cut by `spread`."""
+    """Loops, branches, and runs of neighbours that do not depend on each other. Copies at the beginning of a network are cut by
+    `spread`."""
     run: list[Draft] = []
     for node in tree:
         if not isinstance(node, Draft) or node.steps[0].method.copies:
@@ -77,8 +80,8 @@ def runs(tree: Tree) -> Iterator[Nest | Fork | list[Draft]]:
 
 
 def seconds_shared(tree: Tree, target: Target) -> float:
-    """The cost model's guess for a tree whose stages share workers: a hand-off before each run, whose stages run side by side where each worker
-    has one task at most."""
+    """The cost model's estimate for a tree whose stages share workers: one hand-off before each run. Its stages run side by side where
+    each worker has one task at most."""
     total = 0.0
     for run in runs(tree):
         match run:
@@ -92,21 +95,21 @@ def seconds_shared(tree: Tree, target: Target) -> float:
 
 
 def of_run(run: list[Draft], each: Callable[[Draft], float], target: Target) -> float:
-    """What a worker has of all stages of a run: of one of them where all stand side by side, else of one after the other."""
+    """Seconds of a run on the busiest worker: the longest stage where all run side by side, else their sum."""
     beside = sum(d.tasks for d in run) <= target.workers
     return (max if beside else sum)(map(each, run))
 
 
 class _Sharing:
-    """The search for the shares of one run."""
+    """The search for the workers of each stage of one run."""
 
     def __init__(self, run: list[Draft], context: Context) -> None:
         self.run, self.context = run, context
 
     def best(self) -> list[Draft]:
-        """The longest stage as it is, the others with shares of what it leaves idle; or, if that is much faster, all with a share.
-        The run as it was, if neither is worth it."""
-        worth = self.context.target.model.common.worth  # as the model only ranks
+        """The longest stage unchanged and the others on the workers that it leaves idle; or, if that is much faster, all with a share.
+        The run unchanged if neither is faster."""
+        worth = self.context.target.model.common.worth  # a margin, as the cost model only ranks
         longest = max(self.run, key=lambda d: d.seconds)
         found = self._balanced(self.run, self.context.target.workers)
         others = [d for d in self.run if d is not longest]
@@ -125,7 +128,7 @@ class _Sharing:
         return side_by_side if self._whether("side by side", costs) else self.run
 
     def _whether(self, kind: str, costs: dict[bool, float]) -> bool:
-        """Yes or no, about the whole run; yes where both cost the same."""
+        """Yes or no, for the whole run; yes where both cost the same."""
         return self.context.whether(
             kind, costs.__getitem__, shape=lambda: self._digest(self.run), first=True
         )
@@ -134,8 +137,8 @@ class _Sharing:
         return digest_groups(self.context, *(d.group for d in run), more=more)
 
     def _balanced(self, run: list[Draft], workers: int) -> list[Draft | None]:
-        """From shares by time on, workers move from the stage that is done first to the one that is done last. What is met on the way is there
-        to be chosen."""
+        """Starting with shares proportional to time, moves workers from the stage that ends first to the one that ends last. Each
+        division on the way is a candidate."""
         found = self.context.choose(
             "shares",
             self._met(run, workers),
@@ -149,7 +152,7 @@ class _Sharing:
     def _met(
         self, run: list[Draft], workers: int
     ) -> Iterator[tuple[list[int], list[Draft | None]]]:
-        """Shares, and the stages cut for these."""
+        """A division of the workers, and the stages cut for it."""
         total = sum(d.seconds for d in run)
         shares = [max(1, int(workers * d.seconds / total)) for d in run]
         while sum(shares) > workers:
@@ -171,7 +174,7 @@ class _Sharing:
                 step //= 2
 
     def _cut(self, run: list[Draft], shares: Sequence[int]) -> list[Draft | None]:
-        """The stages cut for so many workers each; None for what has several tasks for one of them."""
+        """The stages, each cut for so many workers; None for a stage that has several tasks for one worker."""
         drafts = (cut(d.group, self._for(n)) for d, n in zip(run, shares, strict=True))
         return [d if d and d.tasks <= n else None for d, n in zip(drafts, shares, strict=True)]
 
@@ -180,7 +183,7 @@ class _Sharing:
 
 
 def _with(context: Context, workers: int) -> Context:
-    """`context` for so many of its workers. Each is as fast: products are cut in the same ways."""
+    """`context` for a part of its workers, each as fast as before: products are cut in the same ways."""
     return Context(
         context.tables,
         _part(context.target, workers),
@@ -192,7 +195,7 @@ def _with(context: Context, workers: int) -> Context:
 
 
 def _part(target: Target, workers: int) -> Target:
-    """`target` as it would be with so many of its workers."""
+    """`target` as it would be with so many workers."""
     part = workers / target.workers
     flops = {name: rate * part for name, rate in target.flops.items()}
     return msgspec.structs.replace(target, workers=workers, flops=flops)
@@ -207,6 +210,6 @@ def _span(drafts: Sequence[Draft | None]) -> float:
 
 
 def _extremes(drafts: Sequence[Draft | None]) -> tuple[int, int]:
-    """Which is done last, and which first."""
+    """The stage that ends last, and the one that ends first."""
     order = sorted(range(len(drafts)), key=lambda i: _seconds(drafts[i]))
     return order[-1], order[0]

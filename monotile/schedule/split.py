@@ -1,13 +1,15 @@
-"""Splitting along the reduction: a product with few outputs and a long K becomes partial sums by more tasks.
+"""Splits reductions (split-K): a product with few outputs and a long K becomes partial sums, computed by more tasks.
 
 out = sum over k of body  becomes  parts[s, ...] = sum over the k of part s, out = parts[0, ...] + parts[1, ...] + ...
-The second is pointwise: it joins the stage that uses `out`, so it costs no barrier of its own where a reduction (a
-normalisation, say) follows. Its order is fixed, so results repeat to the bit.
+The second sum is pointwise. It joins the stage that uses `out`, so it costs no extra barrier where a reduction (a normalisation, say)
+follows. Its order is fixed, so results are bit-reproducible.
 
-A reduction of much to a value or a few (whether any element is infinite, a mean of everything) would be one task: it is split
-in the same way, and what its readers need of the few is computed by each of them. Or it is answered where its terms are made (`gather.py`).
+A long reduction to one or a few values (whether any element is infinite, a mean of everything) would be one task. It is split in the same
+way, and each reader computes what it needs of the few values; or the partial results are computed in the tasks that compute the terms
+(`gather.py`).
 
-One of an image to a value for each channel (pooling) is split by rows of the image: what makes a row may reduce it as well.
+The reduction of an image to a value for each channel (pooling) is split by rows of the image, so that a task can compute a row and
+reduce it.
 """
 
 import functools
@@ -35,7 +37,7 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 
 PARTS = (2, 4, 8)
 ROUNDS = 4
-MUCH = 1 << 13  # terms of a reduction to few results that more tasks share
+MUCH = 1 << 13  # terms of a reduction to few results that is split among tasks
 LEAST, MOST_ROWS = 1 << 15, 1024  # elements of an image that is reduced row by row, and its rows
 Instead = (
     tuple[Compute, Compute] | tuple[Compute, Scatter, Compute]
@@ -50,13 +52,13 @@ def split_reductions(
     context: Context | None = None,
     within: frozenset[str] | None = None,
 ) -> Program:
-    """`program` with those products split whose split makes the whole schedule faster, by the cost model. within: names of the tensors in question, if
-    not all are."""
-    if not target.has.many_workers:  # there is no lack of tasks
+    """`program` with those products split for which the cost model predicts a faster schedule. within: names of the tensors to try; None
+    for all."""
+    if not target.has.many_workers:  # there are always enough tasks
         return program
     context = context or Context.of(program, target)
     branches = any(isinstance(s, Branch) for s in statements(program.body))
-    for _ in range(ROUNDS if branches else 1):  # another side may be the longer one now
+    for _ in range(ROUNDS if branches else 1):  # another side may be the longest now
         before, program = program, _asked_once(program, context, within)
         if program is before:
             break
@@ -71,13 +73,14 @@ def _asked_once(program: Program, context: Context, within: frozenset[str] | Non
     for c in [s for s in every if within is None or s.out.name in within]:
         whole = c.out.name.removesuffix("_parts")
         if f"{c.out.name}_parts" in names or (whole != c.out.name and whole in names):
-            continue  # it has parts, which a loop may have made an iteration ahead, or is one
+            continue  # it is itself split, perhaps moved an iteration ahead by a loop, or is a part
         now = _tried(now, c, context)
     return now.program
 
 
 class _Way:
-    """A Program with a Compute in so many parts (1: as it is), and how long its schedule takes. worth: whether the Compute itself is faster."""
+    """A Program with a Compute in so many parts (1: unsplit), and the seconds of its schedule. worth: whether the Compute itself gets
+    faster."""
 
     def __init__(self, parts: Value, program: Program, context: Context, worth: bool = True):
         self.parts, self.program, self.context, self.worth = parts, program, context, worth
@@ -88,7 +91,7 @@ class _Way:
 
 
 def _tried(now: _Way, c: Compute, context: Context) -> _Way:
-    """`now` with `c` as it is, or split: in the first of the ways that are worth it with which the whole is faster."""
+    """`now` with `c` unsplit, or split in the first of the worthwhile ways that makes the whole faster."""
     ways: list[_Way] = []
     for parts, instead, worth in _instead(c, context):
         candidate = _replace(now.program, c, instead)
@@ -126,8 +129,8 @@ def _tried(now: _Way, c: Compute, context: Context) -> _Way:
 
 
 def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, bool]]:
-    """What may be computed instead of `c`: how many parts, what, and whether it is worth trying. Parts that make a product itself faster are, the
-    fastest first; of a reduction to few values the most, or what is gathered where its terms are made."""
+    """The alternatives to `c`: the number of parts, the statements, and whether to try it. Splits that make a product itself faster are,
+    fastest first; for a reduction to few values the one with the most parts, or the one gathered where its terms are computed."""
     if any(x.axis in c.reduce for x in c.live):
         return
     if c.combiner in COMBINE and c.out.size <= FEW:
@@ -144,7 +147,8 @@ def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, boo
     if not tiled(c, context):
         return
     whole, target = cut(single(c), context), context.target
-    # What a split has to gain: of one axis the whole schedule says it; of windows, of which there are many in a network, a barrier at least.
+    # The least that a split has to save: along one axis nothing, as the whole schedule is compared; for windows, of which a network has
+    # many, a barrier.
     margin = target.barrier_seconds if len(c.reduce) > 1 else 0.0
     found: list[tuple[bool, float, Parts]] = []
     for count in PARTS:
@@ -162,7 +166,7 @@ def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, boo
 
 
 def _shares(c: Compute, count: int) -> Parts | None:
-    """So many parts of the sums of a product, each of whole chunks; of a convolution, of its channels."""
+    """Possible numbers of parts of a product's sums, each of whole chunks; for a convolution, of whole lines of channels."""
     axis = max(range(len(c.reduce)), key=lambda p: c.reduce[p].extent)
     least = CHUNK if len(c.reduce) == 1 else LINE
     terms = math.prod(a.extent for a in c.reduce)
@@ -172,7 +176,7 @@ def _shares(c: Compute, count: int) -> Parts | None:
 
 
 def _by_rows(c: Compute, context: Context) -> bool:
-    """Whether `c` reduces rows of rows, much for each of fewer results than there are threads."""
+    """Whether `c` reduces images row by row, with many terms for each result and fewer results than threads."""
     threads = context.target.threads * context.target.workers
     return (
         c.combiner in COMBINE
@@ -185,13 +189,13 @@ def _by_rows(c: Compute, context: Context) -> bool:
 
 
 def _split(c: Compute, parts: Parts) -> tuple[Compute, Compute]:
-    """The partial results, and what they give together under the old name."""
+    """The partial results, and the statement that combines them under the old name."""
     first = partial(c, parts)
     return first, combined(c, first.out)
 
 
 def _by_readers(program: Program, parts: str) -> Program:
-    """`program` with what is made of the tensor `parts`, element by element and as small, evaluated where it is read."""
+    """`program` with the small element-wise statements that read the tensor `parts` inlined into their readers."""
 
     def small(p: Compute) -> bool:
         return p.out.size <= FEW and parts in {x.tensor.name for x in loads(p.body)}

@@ -1,5 +1,5 @@
-"""Axes of streamed products, split where their readers then share their tasks (`transform/layout/split_axes.py`): a rotary embedding, the
-row that it writes into a cache, a gate beside what it is multiplied with."""
+"""Splits axes of streamed products so that their readers can join their tasks (`transform/layout/split_axes.py`): a rotary embedding,
+the row written into a cache, a gate and the value that it multiplies."""
 
 import functools
 
@@ -15,8 +15,8 @@ from monotile.transform.layout.split_axes import split_axes
 
 
 def split_streamed_axes(program: Program, target: Target, context: Context) -> Program:
-    """`program` with an axis of its streamed products split, of all of them, if the whole schedule is faster with that, by the cost model:
-    a stage less is a barrier less only where no other one is left beside it."""
+    """`program` with an axis of all its streamed products split, if the cost model predicts a faster whole schedule: one stage less
+    saves a barrier only where no other stage remains beside it."""
     products, now = list[Compute](), program
     for s in statements(program.body) if context.streamed else ():
         if isinstance(s, Compute) and _streams(s, context):
@@ -36,6 +36,6 @@ def split_streamed_axes(program: Program, target: Target, context: Context) -> P
 
 
 def _streams(c: Compute, context: Context) -> bool:
-    """Whether a stage of `c` alone would stream its weights."""
+    """Whether `c` as a stage of its own would stream its weights."""
     draft = cut(single(c), context) if c.reduce else None
     return draft is not None and any(map(streams, draft.steps))

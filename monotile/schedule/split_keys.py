@@ -1,15 +1,15 @@
-"""Attention with few rows, split along the keys (flash decoding; Dao et al., 2023): more tasks, and one stage instead of several.
+"""Splits attention with few rows along the keys (flash decoding; Dao et al., 2023): more tasks, and one stage instead of several.
 
-Of S parts, part s has keys s, s + S, s + 2S, ...: whatever range of the keys is live, the parts have equally much of it. Each has a
-softmax of its own: the largest score, the powers relative to it, their total, and the values weighted by them. Together, with e[s] =
-exp(top[s] - the largest top), they give
+Of S parts, part s has keys s, s + S, s + 2S, ...: whatever range of the keys is live, all parts have equally much of it. Each part computes
+its own softmax: the maximum score, the exponentials relative to it, their sum, and the values weighted by them. With e[s] = exp(top[s] -
+the largest top), they combine to
 
     result = (sum over s of e[s] * mixture[s]) / (sum over s of e[s] * total[s])
 
-which is pointwise. A part without a live key has the lowest number as its top, and the factor 0.
+which is pointwise. A part without a live key has the lowest finite number as its maximum, and the factor 0.
 
-Where tensor cores are to weight the values (`kernels/attention`), a part's powers are rounded as the shares of the whole would be: then
-a part is one streamed step, in which the heads that share keys read each of them once. Otherwise reductions make it step by step.
+Where tensor cores weight the values (`kernels/attention`), the exponentials of a part are rounded as the whole's probabilities would be.
+Then a part is one streamed step, in which heads that share keys read each key once. Otherwise separate reductions compute it.
 """
 
 import dataclasses
@@ -59,8 +59,8 @@ LOWEST = -3.4028234663852886e38  # in float32
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """result = sum over keys of shares * values. inner: all that is only made for it and has keys, in order, with the position of the keys
-    among its axes; None where it reduces them."""
+    """result = sum over keys of shares * values. inner: statements used only for it that have keys, in order, with the position of the
+    keys among their axes; None where they reduce the keys."""
 
     result: Compute
     shares: Compute
@@ -73,7 +73,7 @@ class Softmax:
 
 
 def split_keys(program: Program, target: Target, context: Context) -> Program:
-    """`program` with those softmax-weighted sums in parts for which the cost model finds the whole faster so."""
+    """`program` with those softmax-weighted sums split for which the cost model predicts a faster whole."""
     if not target.has.many_workers or not target.has.lockstep:
         return program
     computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
@@ -81,7 +81,7 @@ def split_keys(program: Program, target: Target, context: Context) -> Program:
     for result in [*computes.values()]:
         found = _found(result, computes, uses)
         if found is not None and _rows(found) < target.workers:
-            program = _tried(program, found, context)  # which leaves all others as they are
+            program = _tried(program, found, context)  # which leaves all others unchanged
     return program
 
 
@@ -91,7 +91,7 @@ def _rows(found: Softmax) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """`program` with a softmax in so many parts (1: as it is). streamed: whether each is one step."""
+    """`program` with a softmax in so many parts (1: unsplit). streamed: whether each part is one step."""
 
     parts: int
     streamed: bool
@@ -135,7 +135,7 @@ def _tried(program: Program, found: Softmax, context: Context) -> Program:
 
 
 def _found(result: Compute, computes: Mapping[str, Compute], uses: Counter[str]) -> Softmax | None:
-    """The softmax-weighted sum that ends in `result`, if it is in float32 but for its factors, and nobody else reads its parts."""
+    """The softmax-weighted sum that ends in `result`, if it is in float32 apart from its factors and has no other readers inside."""
     if result.combiner != "sum" or len(result.reduce) != 1 or result.body.dtype is not DType.F32:
         return None
     along = result.reduce[0]
@@ -166,7 +166,7 @@ def _found(result: Compute, computes: Mapping[str, Compute], uses: Counter[str])
 def _with_producers(
     found: Softmax, computes: Mapping[str, Compute], uses: Counter[str]
 ) -> Softmax | None:
-    """`found` with what is made for its keys alone before it."""
+    """`found` with the preceding statements that are used for its keys alone."""
     inner = dict(found.inner)
     while True:
         within = Counter(
@@ -197,7 +197,7 @@ def _with_producers(
 
 
 class _Splitter:
-    """Makes the parts. narrow: what powers are rounded to before they weight the values; None: they are not."""
+    """Builds the parts. narrow: the dtype to which exponentials are rounded before they weight the values; None for no rounding."""
 
     def __init__(self, found: Softmax, parts: int, narrow: DType | None, names: Names) -> None:
         self.found, self.parts, self.narrow = found, parts, narrow
@@ -225,7 +225,7 @@ class _Splitter:
         return whole is not None and whole.data is not None
 
     def _part(self, s: Compute, out: Tensor, body: Expr, key: Axis) -> Compute:
-        """The part of `s`, in which `key` walks every so many keys."""
+        """The part of `s`, in which `key` has a stride of the number of parts."""
         part, *axes = (Axis(f"i{k}", n) for k, n in enumerate(out.shape))
         inner = {a: Axis(f"r{k}", a.extent) for k, a in enumerate(s.reduce)}
         if key in inner:
@@ -240,7 +240,7 @@ class _Splitter:
         return Compute(out, (part, *axes), tuple(inner.values()), s.combiner, body, s.origin)
 
     def _read(self, e: Expr, part: Expr, whole: Expr, walked: Expr) -> Expr:
-        """`e`, reading the parts of what is in parts."""
+        """`e`, reading the parts of split tensors."""
 
         def read(x: Load) -> Load:
             t = self.made.get(x.tensor.name)
@@ -251,7 +251,7 @@ class _Splitter:
         return map_loads(e, read)
 
     def _weighted(self, e: Expr) -> Expr:
-        """`e` with powers instead of the shares, which would be rounded first."""
+        """`e` with exponentials in place of the probabilities, which would be rounded first."""
         shares, powers = self.found.shares.out, self.found.powers.out
         match e:
             case Cast(Load(t, index), DType.F32) | Load(t, index) if t == shares:
@@ -282,12 +282,12 @@ class _Splitter:
 
 
 def _is_finite(top: Expr) -> bool:
-    """Whether the largest score is, also of a part in which nothing is live."""
+    """Whether the maximum score is finite, also for a part without a live key."""
     return isinstance(top, Binary) and top.op == "max" and isinstance(top.b, Const)
 
 
 def _replaced(program: Program, found: Softmax, splitter: _Splitter) -> Program:
-    """`program` with the parts instead of the whole."""
+    """`program` with the parts in place of the whole."""
     new = tuple(splitter.all())
     gone = {*found.inner}
 

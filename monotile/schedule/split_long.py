@@ -1,15 +1,15 @@
-"""Long reductions to few values, in parts that all workers share: the statistics of a normalisation over an image or a whole signal.
+"""Splits long reductions to few values, so that all workers share them: the statistics of a normalisation over an image or a whole signal.
 
-A result is a task, and with fewer of them than workers most of the machine waits. Where they are pieces of lines (the groups of channels of
-an image), many of them are read slowly too. The parts (`parts.py`) are pieces of one reduced axis; an axis whose places are neighbours in memory
-may be kept, so that workers read whole lines.
+A result is a task, so with fewer results than workers most of the machine waits. Where the results are pieces of lines (the channel groups
+of an image), many of them are read slowly too. The parts (`parts.py`) are pieces of one reduced axis. A reduced axis whose positions are
+neighbours in memory may be kept, so that workers read whole lines.
 
-The squares of what a mean leaves of the terms are summed in the same pass, around the mean of the part (Chan, Golub and LeVeque, 1979).
-With n terms in a part, and for any value that is taken from each term,
+The sum of squared deviations from a mean is computed in the same pass, around the mean of each part (Chan, Golub and LeVeque, 1979). With n
+terms in a part, and for any value that is subtracted from each term,
 
     sum over the r of part p of (f - value)^2 = sum over them of (f - mean of p)^2 + n * (mean of p - value)^2
 
-One stage then reads what is normalised, and another, of few values, finishes both sums.
+One stage then reads the normalised tensor, and another, of few values, finishes both sums.
 """
 
 import math
@@ -31,14 +31,14 @@ from monotile.targets.target import Target
 from monotile.transform.predicates import fused_predicate
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
-MUCH = 1 << 15  # terms of all results together, from which on parts are tried
+MUCH = 1 << 15  # terms of all results together, from which on splits are tried
 TURNS = (1, 2, 4)  # parts for each worker, about
-MOST_BESIDE = 64  # places of a kept axis
-KEPT = 0.5  # of the last-level cache: what workers read of it twice, one pass after the other, is still there
+MOST_BESIDE = 64  # positions of a kept axis
+KEPT = 0.5  # of the last-level cache: data up to this size that workers read in two passes is still there in the second
 
 
 def split_long_reductions(program: Program, target: Target, context: Context) -> Program:
-    """`program` with its long reductions to few values in parts, where that is faster by the cost model."""
+    """`program` with its long reductions to few values split, where the cost model predicts that to be faster."""
 
     def go(body: Body) -> Body:
         body = tuple(map_bodies(s, go) for s in body)
@@ -67,13 +67,13 @@ def _is_long(c: Compute, target: Target, context: Context) -> bool:
 
 
 def _few(c: Compute, target: Target) -> bool:
-    """Whether most workers would have no result."""
+    """Whether there are so few results that most workers would be idle."""
     return target.has.many_workers and 2 * _apart(c) <= target.workers
 
 
 def _apart(c: Compute) -> int:
-    """Results that share no sector of memory: those of columns are neighbours, which a worker sums side by side. Those of an image count one by
-    one: it may be summed where its rows are made (`split.py`)."""
+    """Results that share no sector of memory. Those of columns are neighbours, which one worker sums side by side. Those of an image
+    count one by one, since it may be summed where its rows are computed (`split.py`)."""
     where = offset(_most(c))
     if len(c.reduce) > 1 or not c.axes or where.coefficient(c.axes[-1]) != 1:
         return c.out.size
@@ -83,7 +83,7 @@ def _apart(c: Compute) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A long sum as it is or in parts, and with it one of squares of the same terms less a value, if there is one."""
+    """A long sum, unsplit or in parts, and the sum of squared deviations of the same terms, if there is one."""
 
     whole: Compute
     squares: Compute | None
@@ -95,7 +95,7 @@ class _Way:
         return None if p is None else [p.axis, p.count, p.beside]
 
     def stages(self) -> tuple[tuple[Compute, ...], ...]:
-        """What is computed side by side, in order."""
+        """The statements computed side by side, in order."""
         c, q, parts = self.whole, self.squares, self.parts
         if parts is None:
             return tuple((_shortest(s),) for s in (c, q) if s is not None)
@@ -124,7 +124,7 @@ class _Way:
         return spent + self._reads(target) * _most(self.whole).tensor.nbytes / target.dram_bandwidth
 
     def _reads(self, target: Target) -> int:
-        """How often the terms come from memory."""
+        """How often the terms are read from memory."""
         passes, cache = 1 if self.squares is None else 2, KEPT * target.l2_bytes
         nbytes = _most(self.whole).tensor.nbytes
         if nbytes <= cache:
@@ -136,13 +136,13 @@ class _Way:
 
 
 def _shortest(c: Compute) -> Compute:
-    """`c`, or the parts that `split.py` may make of it."""
+    """`c`, or the parts into which `split.py` may split it."""
     parts = straight(c) if c.out.size <= FEW else None
     return c if parts is None else partial(c, parts)
 
 
 def _value(q: Compute) -> Expr:
-    """What the squares `q` take from each term."""
+    """The value that the squares `q` subtract from each term."""
     match q.body:
         case Binary("mul", Binary("sub", _, value), _):
             return value
@@ -151,7 +151,7 @@ def _value(q: Compute) -> Expr:
 
 
 def _squares(body: Body, c: Compute) -> Compute | None:
-    """The sum of the squares of all terms of `c`, each less a value that is the same for all of them."""
+    """The sum of the squared deviations of all terms of `c` from a value that is the same for all of them."""
 
     def matches(s: Statement) -> bool:
         if not isinstance(s, Compute) or s.combiner != "sum" or s.live:
@@ -170,7 +170,7 @@ def _squares(body: Body, c: Compute) -> Compute | None:
 
 
 def _split(body: Body, c: Compute, context: Context) -> Body:
-    """`body` with `c` in the parts with which it is fastest, if it is faster with any."""
+    """`body` with `c` in the parts with which it is fastest, if any is faster than without."""
     squares = _squares(body, c)
     asked = (c,) if squares is None else (c, squares)
     ways = [_Way(c, squares), *(_Way(c, squares, p) for p in _candidates(c, context))]
@@ -193,8 +193,8 @@ def _split(body: Body, c: Compute, context: Context) -> Body:
 
 
 def _candidates(c: Compute, context: Context) -> Iterator[Parts]:
-    """Pieces of each axis, about as many parts as there are workers or a few times as many, or of which each worker's stays in the last-level cache; with neighbours in
-    memory kept apart, too."""
+    """Pieces of each axis: about as many parts as there are workers, or a few times as many, or so many that each worker's part stays in
+    the last-level cache; also with neighbours in memory kept apart."""
     target, kept = context.target, _neighbours(c)
     workers, nbytes = target.workers, _most(c).tensor.nbytes
     turns = (*TURNS, max(1.0, nbytes / (KEPT * target.l2_bytes)))
@@ -212,7 +212,8 @@ def _candidates(c: Compute, context: Context) -> Iterator[Parts]:
 
 
 def _results(c: Compute, beside: int | None) -> int:
-    """Results that share no worker's part: where neighbours are kept a worker has whole lines, with all results that have places in them."""
+    """Results that share no worker's part: where neighbours are kept, a worker has whole lines with all results that have positions in
+    them."""
     if beside is None:
         return _apart(c)
     where = offset(_most(c))
@@ -221,24 +222,25 @@ def _results(c: Compute, beside: int | None) -> int:
 
 
 def _last(c: Compute, kept: int) -> bool:
-    """Whether a result's neighbours in memory lie beside those of the next result along the last axis."""
+    """Whether a result's neighbours in memory are next to those of the next result along the last axis."""
     return offset(_most(c)).coefficient(c.axes[-1]) == c.reduce[kept].extent
 
 
 def _short(c: Compute, kept: int) -> bool:
-    """Whether a result's neighbours in memory fill no more than a sector. 32 groups of 128 channels of 256 x 256 in float16: 33 us by pieces of
-    8 bytes, 6 by lines; of 256 channels 38 and 12 (H100)."""
+    """Whether a result's neighbours in memory fill no more than a sector. 32 groups of 128 channels of 256 x 256 in float16: 33 us by
+    pieces of 8 bytes, 6 by lines; of 256 channels 38 and 12 (H100)."""
     size = max(x.dtype.itemsize for x in loads(c.body))
     return c.reduce[kept].extent * size <= SECTOR
 
 
 def _most(c: Compute) -> Load:
-    """What it reads most of."""
+    """The largest tensor that it reads."""
     return max(loads(c.body), key=lambda x: x.tensor.size)
 
 
 def _neighbours(c: Compute) -> int | None:
-    """The reduce axis whose places are neighbours in memory, if it is short and results are neighbours of one another beyond it."""
+    """The reduction axis whose positions are neighbours in memory, if it is short and the results are neighbours of one another beyond
+    it."""
     where = offset(_most(c))
     for p, a in enumerate(c.reduce):
         if 1 < a.extent <= MOST_BESIDE and where.coefficient(a) == 1:

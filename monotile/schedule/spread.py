@@ -1,4 +1,4 @@
-"""Copies that a network begins with, cut finer: together they are often fewer tasks than there are workers."""
+"""Cuts the copies at the beginning of a network finer: together they often have fewer tasks than there are workers."""
 
 from collections.abc import Iterable
 
@@ -8,8 +8,8 @@ from monotile.targets.target import Target
 
 
 def spread(body: tuple[PlanNode, ...], target: Target) -> tuple[PlanNode, ...]:
-    """`body`, whose first stages, copies in another order that wait for nothing, have tasks of as many threads as keep all workers
-    busy at once, and of a warp at least."""
+    """`body` with finer tasks for its leading stages, which copy to another order and wait for nothing: as many threads each as keep all
+    workers busy at once, and a warp at least."""
     first = _first_copies(body)
     rest, threads = body[len(first) :], target.threads
     while threads > target.warp:

@@ -1,4 +1,4 @@
-"""The stages of a tree as the Plan's nodes, before they are placed on workers and wait for anything."""
+"""Turns the stages of a tree into the Plan's nodes, before they have workers and hand-offs."""
 
 import math
 
@@ -35,13 +35,14 @@ def stages_of(tree: Tree, workers: int) -> tuple[PlanNode, ...]:
 
 
 def stage_name(draft: Draft) -> str:
-    """After the last tensor that the stage computes."""
+    """The name of the last tensor that the stage computes."""
     made = [s.out.name for s in draft.group.statements() if isinstance(s, Compute)]
     return f"stage_{(made or draft.steps[-1].computes)[-1]}"
 
 
 def _stage(draft: Draft, workers: int) -> Stage:
-    """The first step waits for the worker's last task where both use on-chip memory, but for a product that begins within that."""
+    """The first step waits for the worker's last task where both use on-chip memory; a product that prefetches during that task needs no
+    such barrier."""
     chip = bool(draft.local) or any(s.scratch_bytes for s in draft.steps)
     again = math.prod(draft.grid) > workers and chip and not draft.steps[0].method.ahead("task")
     first: Step = msgspec.structs.replace(draft.steps[0], barrier=again)

@@ -1,8 +1,8 @@
-"""Concatenations along the last dimension, written where they are read: their parts are columns of one matrix.
+"""Writes the parts of a concatenation along the last dimension straight into it: they are columns of one matrix.
 
-A part is stored in rows as long as the whole, and who reads the concatenation reads the matrix, in one load instead of a choice between loads
-(`analysis/strips.py`). A tensor may be a part of several concatenations, as in a DenseNet, whose layers read all layers before: they have one matrix,
-if it has the same columns in all of them.
+A part is stored with the row stride of the whole. Readers of the concatenation read the matrix with one load, not with a choice between
+loads (`analysis/strips.py`). A tensor may be a part of several concatenations, as in a DenseNet, whose layers read all layers before.
+These share one matrix if the tensor has the same columns in all of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from monotile.targets.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a tensor has of a matrix, which is named after its first part: columns from `first` on, in rows of `pitch`."""
+    """A tensor's columns of a matrix, which is named after its first part: columns from `first` on, with row stride `pitch`."""
 
     matrix: str
     first: int
@@ -25,7 +25,7 @@ class Columns:
 
 
 def strips(program: Program, target: Target) -> dict[str, Columns]:
-    """By tensor: the columns of those that are parts of concatenations."""
+    """Maps each tensor that is a part of concatenations to its columns."""
     able = _able(program, target)
     families: list[dict[str, int]] = []
     for s in program.body:
@@ -46,7 +46,7 @@ def strips(program: Program, target: Target) -> dict[str, Columns]:
 
 
 def concatenations(e: Expr) -> Iterator[dict[Tensor, int]]:
-    """The parts of each that `e` reads, and where they begin."""
+    """The parts of each concatenation that `e` reads, and their first columns."""
     found = parts(e) if isinstance(e, Select) else None
     if found is not None:
         yield found
@@ -56,7 +56,7 @@ def concatenations(e: Expr) -> Iterator[dict[Tensor, int]]:
 
 
 def _able(program: Program, target: Target) -> Mapping[str, Tensor]:
-    """What may lie in strips: made by a statement for whoever loads it, of whole vectors in each row."""
+    """Whether it may be columns of a matrix: a statement computes it, readers load it, and each row is whole vectors."""
     whole, _ = references(program.body)
     whole.update(t.name for t in program.outputs)
     made = (s.out for s in program.body if isinstance(s, Compute))
@@ -70,7 +70,8 @@ def _able(program: Program, target: Target) -> Mapping[str, Tensor]:
 
 
 def _with(families: list[dict[str, int]], more: dict[str, int]) -> list[dict[str, int]]:
-    """`families`, of tensors at their columns, with another, which is joined to those that it shares tensors with if all agree."""
+    """`families`, of tensors at their columns, with another one. It is joined to those with which it shares tensors, if all their
+    columns agree."""
     joined = dict(more)
     near = [f for f in families if f.keys() & more.keys()]
     for f in near:

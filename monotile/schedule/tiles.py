@@ -1,4 +1,4 @@
-"""Groups cut into tasks: every family offers its ways, and the cost model ranks them (Roller)."""
+"""Cuts groups into tasks: every family offers candidates, and the cost model ranks them (Roller)."""
 
 import itertools
 import math
@@ -13,7 +13,8 @@ from monotile.schedule.rows import cut_rows
 
 
 def cut(group: Group, context: Context, within: float = math.inf) -> Draft | None:
-    """The best way to cut `group` into tasks, or None if none fits the on-chip memory. within: seconds; a slower way may be taken for none."""
+    """The best way to cut `group` into tasks, or None if none fits on-chip memory. within: seconds; None may be returned if all ways are
+    slower."""
     if group in context.drafts:
         return context.drafts[group]
     if group.matched:

@@ -1,4 +1,5 @@
-"""The stages in order, loops nested: what grouping gives and memory, placement and hand-offs work on."""
+"""The tree of stages: loops and branches nested, stages in order. Grouping builds it; memory, placement and hand-offs are computed from
+it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -43,26 +44,26 @@ class Fork:
 
 
 Tree = tuple[Draft | Nest | Fork, ...]
-TRIPS = 16  # iterations that the cost model counts of a loop that may end early
+TRIPS = 16  # iterations that the cost model assumes for a loop that may end early
 
 
 def build(program: Program, context: Context) -> Tree:
-    """Group the statements into stages and cut every stage into tasks. Once for each Program: passes compare a candidate with the one that they have kept,
-    and later passes begin with that."""
+    """Groups the statements into stages and cuts every stage into tasks. Memoised for each Program: passes compare candidates with the
+    Program that they have kept, and later passes begin with that."""
     return context.memo.once(
         ("built", program), lambda: _Building(program, context).level(program.body)
     )
 
 
 class _Building:
-    """The tree of a Program. Candidates share most of their loops and statements: what is found for one is kept in the context."""
+    """Builds the tree of a Program. Candidates share most of their loops and statements, so results for each are kept in the context."""
 
     def __init__(self, program: Program, context: Context) -> None:
         self._program, self._context = program, context
         self._given = {t.name for t in program.inputs} | {w.tensor.name for w in program.weights}
         self._changing, self._waits = program.changing, waits(program)
         self._overwritten, self._tables = overwritten_by(program), tables_of(program)
-        # All that a level depends on besides its own statements.
+        # Everything that a level depends on besides its own statements.
         self._around = (
             self._changing,
             *(frozenset(x.items()) for x in (self._waits, self._overwritten)),
@@ -70,7 +71,7 @@ class _Building:
         )
 
     def level(self, body: tuple[Statement, ...], own: Loop | Branch | None = None) -> Tree:
-        """own: what `body` is a body of; None: of the Program."""
+        """own: the loop or branch whose body `body` is; None: the Program."""
         if own is None:
             return self._level(body, None)
         key = ("level", own, body, self._around)
@@ -78,7 +79,7 @@ class _Building:
 
     def _level(self, body: tuple[Statement, ...], own: Loop | Branch | None) -> Tree:
         def allowed(g: Group) -> bool:
-            # Whoever waits for the host's memory keeps no one waiting.
+            # A stage that waits for the host's memory delays no other.
             return not g.reads & self._changing and may_share(
                 g.steps, self._overwritten, self._tables
             )
@@ -107,7 +108,7 @@ class _Building:
     def _joined(
         self, first: Group, second: Group, allowed: Callable[[Group], bool], near: bool
     ) -> Group | None:
-        """One stage instead of two where the model says that it is faster than two and a barrier. near: without one."""
+        """One stage instead of two where the cost model predicts that it is faster than two and a barrier. near: no barrier is saved."""
         context = self._context
         both = context.of_worker.once(
             ("unite", first, second),
@@ -136,13 +137,13 @@ class _Building:
         )
 
     def _beside(self, first: Group, second: Group) -> bool:
-        """Whether `first` waits for nothing while `second` waits for others as well: it costs no barrier of its own. In a loop it would
-        take its time in every iteration."""
+        """Whether `first` waits for nothing while `second` has other dependences too: then `first` costs no extra barrier. In a loop it
+        would take its time in every iteration."""
         waiting = not second.reads - first.tensors <= self._given
         return waiting and first.reads <= self._given
 
     def _uses(self, body: tuple[Statement, ...], own: Loop | Branch | None) -> Counter[str]:
-        """How often each tensor that `body` defines is mentioned: only there, and by what takes it out."""
+        """How often each tensor that `body` defines is read, by `body` and by its results."""
         found = Counter(t.name for t in (self._program.outputs if own is None else wholes(own)))
         for s in body:
             found.update(
@@ -188,13 +189,13 @@ def nests_of(tree: Tree) -> Iterator[Nest]:
 
 
 def trips(loop: Loop) -> int:
-    """How many iterations the cost model counts."""
+    """How many iterations the cost model assumes."""
     return min(loop.axis.extent, TRIPS) if loop.ends_early else loop.axis.extent
 
 
 def seconds(tree: Tree, target: Target) -> float:
-    """The cost model's guess for all stages, a grid barrier before each; of a Branch for the longer side. None where streamed products read what
-    a stage of one task before them makes: every worker can make that for itself (`replicas.py`)."""
+    """The cost model's estimate for all stages, with a grid barrier before each; for a Branch, of the longer side. None where streamed
+    products read what a one-task stage before them computes: every worker can compute that for itself (`replicas.py`)."""
     total, near = 0.0, frozenset[str]()
     for node in tree:
         match node:
@@ -219,8 +220,9 @@ def faster(
     context: Context,
     cost: Callable[[bool], float] | None = None,
 ) -> Program:
-    """`after` if the whole schedule is faster with it by the cost model, else `before`. about: the statements of `before` in question. cost: seconds with it
-    or without, where they are not those of one stage after the other."""
+    """`after` if the cost model predicts a faster whole schedule with it, else `before`. about: the statements of `before` in question.
+    cost: seconds with it and without, where they are not the sums of their stages.
+    """
 
     def in_turn(way: bool) -> float:
         return seconds(build(after if way else before, context), context.target)

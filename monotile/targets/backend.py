@@ -1,4 +1,4 @@
-"""What a kind of target brings: how one is found, emitted for, built for and run."""
+"""The interface of a kind of target: detection, code generation, build and launch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from monotile.targets.target import Target
 
 
 class Kernel(Protocol):
-    """A kernel that is ready to run on one device."""
+    """A kernel loaded on one device."""
 
     def launch(self, tensors: list[int], weights: tuple[int, ...]) -> None:
-        """Runs once. tensors: addresses of the inputs, then the outputs. weights: of the weights' parts."""
+        """Runs once. tensors: addresses of the inputs, then the outputs. weights: addresses of the weights' parts."""
         ...
 
 
 class Running(Protocol):
-    """A call that has begun."""
+    """A call in progress."""
 
     def finished(self) -> bool:
-        """Whether it is over, well or not. What the kernel has written is visible then."""
+        """Whether it has finished, successfully or not. The kernel's writes are visible then."""
         ...
 
     def result(self) -> Any:
-        """What the call gives, once it is over. Raises what went wrong."""
+        """The call's result, after waiting for its end. Raises the call's error."""
         ...
 
 
@@ -54,24 +54,24 @@ class Loader(Protocol):
 class Backend:
     """One kind of target. `registry.BACKENDS` has all of them.
 
-    kind:       what a spec begins with, "cuda" in "cuda:sm_90a"; `Target.kind`.
+    kind:       the first part of a target's name, "cuda" in "cuda:sm_90a"; `Target.kind`.
     names:      what may follow the colon; such a target is compiled for whether or not this machine is one.
-    present:    whether this machine is one that Monotile compiles for: what "auto" asks.
+    present:    whether this machine is one that Monotile compiles for, for the target "auto".
     detect:     the Target of a name, or of this machine for "". Raises TargetError.
-    suffix:     of a file with such a source, ".cu".
-    settle:     a Plan with what can be chosen only when it is known how its source looks, and the source that `emit` gives of it.
+    suffix:     the file name suffix of its sources, ".cu".
+    settle:     a Plan with the choices that depend on the length of its source, and the source that `emit` gives of it.
     emit:       the source of a Plan.
-    build:      a source to what the machine runs; from the disk cache where it is there. Raises BuildError.
-    toolchain:  what builds, in words, found without loading it: it is part of the cache's key.
-    outdated:   whether this machine cannot run a Binary because it was built on another one, and is to build it again.
+    build:      compiles a source for the machine; uses the disk cache. Raises BuildError.
+    toolchain:  a description of the compilers, found without loading them: it is part of the cache's key.
+    outdated:   whether this machine cannot run a Binary because it was built on another one, and has to build it again.
     obstacle:   why this machine cannot run a Target's kernels on a device; None where it can.
-    load:       makes a Binary ready to run.
+    load:       loads a Binary.
     hold:       prepares the memory of tensors that every call will read; contents and addresses stay.
-    begin:      begins a call on a device and does not wait for its kernel.
-    device:     where a kernel runs whose parameters are given: their device, or the current one.
-    machine:    this machine, for calibration. Raises TargetError where it is none.
-    measure:    measures its figures; is given whom to tell what is being measured.
-    home:       where a model has to lie to be compiled: the current device, or the CPU where there is none.
+    begin:      begins a call on a device without waiting for its kernel.
+    device:     the device on which a kernel with given parameters runs: theirs, or the current one.
+    machine:    this machine, for calibration. Raises TargetError if it is not of this kind.
+    measure:    measures its figures; takes a callback for progress messages.
+    home:       the device on which a model has to be to be compiled: the current device, or the CPU where there is none.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What a build gives."""
+"""The result of a build."""
 
 import msgspec
 
@@ -6,8 +6,8 @@ import msgspec
 class Binary(msgspec.Struct, frozen=True):
     """kind: "cuda" or "cpu". image: the cubin, or the shared object. ptx: "" on the CPU.
 
-    compiler: what built it, in words; log: what it said (warnings). cuda: NVRTC's CUDA version, (0, 0) on
-    the CPU. processor: a hash of the CPU model it is for, "" for CUDA.
+    compiler: a description of the compiler; log: its output (warnings). cuda: NVRTC's CUDA version, (0, 0) on the CPU. processor: a hash
+    of the CPU model it is for, "" for CUDA.
     """
 
     kind: str
@@ -23,7 +23,7 @@ class Binary(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(content: bytes | None) -> "Binary | None":
-        """The Binary of `encode`; None for None and for what another version of Monotile wrote."""
+        """The Binary of `encode`; None for None and for data written by another version of Monotile."""
         if content is None:
             return None
         try:

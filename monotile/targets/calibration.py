@@ -1,4 +1,4 @@
-"""Figures that were measured on the machine at hand: judged, kept beside the cache, and put in place of those Monotile came with.
+"""Figures measured on this machine: validated, stored next to the cache, and used in place of the shipped ones.
 
 A figure has a dotted name within its file: "dram_bandwidth", "flops.fma", "model.matmul.warps.path".
 """
@@ -15,20 +15,18 @@ import msgspec
 from monotile.cache import cache_directory, write_atomically
 from monotile.config import Options
 
-FARTHEST = (
-    4.0  # times that a measured figure may be larger or smaller than the one Monotile came with
-)
+FARTHEST = 4.0  # times that a measured figure may be larger or smaller than the shipped one
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine at hand.
+    """The present machine.
 
-    name:      in words; the file's name comes of it.
-    identity:  what tells it from others: kept figures are used where all of it is the same.
-    shipped:   the figures that Monotile came with for it, by their dotted names.
-    source:    which file they are of, and where they are from.
+    name:      a readable name, from which the file's name is derived.
+    identity:  its distinguishing properties: stored figures are used where all of them are the same.
+    shipped:   the shipped figures for it, by their dotted names.
+    source:    the file that contains them, and their origin.
     """
 
     name: str
@@ -38,7 +36,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A figure as it was measured. why_not: why it is only reported; "" where it may be used."""
+    """A measured figure. why_not: why it is only reported; "" where it may be used."""
 
     value: float
     why_not: str = ""
@@ -62,7 +60,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(shipped: Mapping[str, float], measured: Mapping[str, Measured]) -> tuple[Reading, ...]:
-    """What was measured beside what there was; what is too far off is not to be used."""
+    """The measured figures next to the present ones; those that differ too much are not used."""
     out: list[Reading] = []
     for name, m in measured.items():
         old = shipped.get(name, math.nan)
@@ -85,7 +83,7 @@ def path_of(machine: Machine, options: Options) -> Path:
 
 
 def keep(machine: Machine, readings: tuple[Reading, ...], when: str, options: Options) -> Path:
-    """Writes those readings that may be used. Raises OSError where the folder cannot be written."""
+    """Writes the readings that may be used. Raises OSError where the folder cannot be written."""
     used = {r.name: r.new for r in readings if not r.why_not}
     path = path_of(machine, options)
     content = msgspec.json.encode(Kept(identity=machine.identity, when=when, figures=used))
@@ -94,7 +92,7 @@ def keep(machine: Machine, readings: tuple[Reading, ...], when: str, options: Op
 
 
 def kept(machine: Machine, options: Options) -> Kept | None:
-    """What is kept of this very machine, without figures that there are no more or that are too far off; None for nothing."""
+    """The figures stored for this machine, without those that no longer exist or differ too much; None if there are none."""
     try:
         found = msgspec.json.decode(path_of(machine, options).read_bytes(), type=Kept)
     except (OSError, msgspec.DecodeError):
@@ -107,7 +105,7 @@ def kept(machine: Machine, options: Options) -> Kept | None:
 
 
 def reset(machine: Machine, options: Options) -> bool:
-    """Removes what is kept; whether there was something."""
+    """Removes the stored figures; gives whether there were any."""
     path = path_of(machine, options)
     there = path.exists()
     with contextlib.suppress(FileNotFoundError):
@@ -130,7 +128,7 @@ def flat(figures: msgspec.Struct) -> dict[str, float]:
 
 
 def replaced(figures: _S, new: Mapping[str, float]) -> _S:
-    """`figures` with those of the dotted names in `new` in place of its own."""
+    """`figures` with those of the dotted names in `new` replaced."""
     changes: dict[str, object] = {}
     for name, value in msgspec.structs.asdict(figures).items():
         inner = {n.partition(".")[2]: v for n, v in new.items() if n.partition(".")[0] == name}

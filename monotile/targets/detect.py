@@ -1,4 +1,4 @@
-"""The target that a name means, on this machine, as a `Target`."""
+"""The `Target` for a target name, on this machine."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""The constants of the cost models: what was fitted to measurements on a machine, one struct for each family of kernels.
+"""Constants of the cost models, fitted to measurements on a machine: one struct for each kernel family.
 
-They stand in the machine's figures file (`targets/*/figures/`). "Latencies", "of the path" and the like are multiples of figures of
+They are stored in the machine's figures file (`targets/*/figures/`). "Latencies", "of the path" and the like are multiples of figures of
 the `Target`: `latency_seconds`, `worker_bandwidth` (the path from the last-level cache into one worker).
 """
 

@@ -1,4 +1,4 @@
-"""Every kind of target. To add one: a folder beside this file that makes a `Backend`, and its line here."""
+"""Every kind of target. To add one: a folder beside this file with a `Backend`, and its line here."""
 
 from monotile.targets.backend import Backend
 from monotile.targets.cpu.backend import CPU

@@ -1,4 +1,4 @@
-"""What a pass may know about the hardware. No pass holds a number of its own."""
+"""The hardware properties that passes may use. No pass has hardware figures of its own."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""The median of repeats, and whether they agree."""
+"""The median of repeated timings, and whether they agree."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""How many workers a launch has."""
+"""The number of workers of a launch."""
 
 from monotile.config import Options
 from monotile.errors import TargetError

@@ -1,7 +1,7 @@
-"""A Program as the body of a loop: its results become its inputs again, and its states stay where they are.
+"""Makes a Program the body of a loop: results become inputs of the next iteration, and states are updated in place.
 
-A decoder's step for one token becomes the kernel that writes all of them. What the host watches it takes a snapshot of as an iteration
-begins: whoever waits for the host's memory then waits beside the iteration's work.
+This turns a decoder's step for one token into the kernel that generates all of them. As an iteration begins, it takes a snapshot of the
+tensors that the host may change, so that waiting for the host's memory overlaps with the iteration's work.
 """
 
 import msgspec
@@ -16,10 +16,10 @@ from monotile.transform.replace import renamed, replace_all
 
 
 class Iterate(msgspec.Struct, frozen=True):
-    """inputs: for each result of the Program, in order, the number of the input that it is in the next iteration. predicate: the number of a
-    result, a scalar bool: there is another iteration where it holds, and a first one where its input does. bound: iterations at
-    most. unread: whether states that the Program overwrites without reading them are kept as well. watched: numbers of the inputs
-    that the host uses meanwhile (`Program.watched`): states that it sees as they change, and scalars that it may change."""
+    """inputs: for each result of the Program, in order, the number of the input that it becomes in the next iteration. predicate: the
+    number of a result, a scalar bool: the loop continues while it is true, and begins if its input is. bound: maximum number of
+    iterations. unread: whether states that the Program overwrites without reading are kept as well. watched: numbers of the inputs
+    that the host accesses meanwhile (`Program.watched`): states that it polls, and scalars that it may change."""
 
     inputs: tuple[int, ...]
     predicate: int
@@ -29,9 +29,9 @@ class Iterate(msgspec.Struct, frozen=True):
 
 
 def iterate(program: Program, how: Iterate) -> Program:
-    """The loop, with the results, and the states' new values, of the last iteration; the inputs' where there is none.
+    """The loop, with the results, and the states' new values, of the last iteration; with the inputs' if there is none.
 
-    Raises ScheduleError where a state is a part of a weight whose other parts are none, and for what cannot be watched.
+    Raises ScheduleError where only some parts of a weight are states, and for inputs that cannot be watched.
     """
     taken = Names(program)
     watched = tuple(program.inputs[number].name for number in how.watched)

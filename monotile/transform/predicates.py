@@ -73,7 +73,7 @@ def _points(x: Load, c: Compute) -> dict[str, Expr] | None:
 
 
 def joins(s: Scatter, made: Compute, tensors: frozenset[str]) -> bool:
-    """Whether `s` evaluates its predicate on the elements of `made`, one of the group that makes `tensors`, where each is made."""
+    """Whether `s` evaluates its predicate on the elements of `made`, one of the group that computes `tensors`, where each is computed."""
     own = [x for x in loads_of(s) if x.tensor.name in tensors]
     alike = tuple(a.extent for a in s.axes) == made.out.shape
     return s.combiner in QUESTIONS and alike and bool(own) and follows(s, own)

@@ -1,7 +1,7 @@
-"""Removes channels, heads and features that the parameters' zeros make useless (SparTA, OSDI'22).
+"""Removes channels, heads and features that zero parameters make useless (SparTA, OSDI'22).
 
-Which those are is found by `analysis/pruning`. Here all their neighbours become smaller: statements, tensors and weights. The results
-stay as they were, but for the order of summation. The runtime gathers what is left of the weights.
+`analysis/pruning` finds them. Here all statements, tensors and weights that have them become smaller. The results stay the same up to
+the order of summation. The runtime gathers the remaining parts of the weights.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,9 +43,9 @@ NOTHING_REMOVED = Specialised()
 
 
 def specialise(program: Program, facts: Facts) -> tuple[Program, Specialised]:
-    """`program` without what `facts` say is useless; `program` itself where nothing is.
+    """`program` without the parts that `facts` prove useless; `program` itself where there are none.
 
-    facts: of weights with one part, in the order of their dimensions here. Values that are not known are taken to be finite.
+    facts: of weights with one part, in the order of their dimensions here. Unknown values are taken to be finite.
     """
     found = removal(program, facts)
     if not found.kept:
@@ -86,7 +86,7 @@ def _gathered(program: Program, found: Removal) -> Iterator[tuple[str, Gathered]
 
 
 def _relied(program: Program, facts: Facts, found: Removal) -> dict[str, Zeros]:
-    """As few of `facts` as suffice: zeros in what is removed, then zeros and other values of vectors there, then all."""
+    """The fewest of `facts` that suffice: zeros in removed parts, then zeros and other values of vectors there, then all."""
     smaller = found.dimensions
     kept = {
         w.parts[0]: {

@@ -14,6 +14,7 @@ from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, mul
 from monotile.ir.program import Compute, Program, Weight, compute
 from monotile.pipeline import schedule
+from monotile.targets.cuda import emit as cuda_emit
 from monotile.targets.cuda.build import build
 from monotile.targets.cuda.emit import emit, settle
 from monotile.targets.cuda.target import cuda_target
@@ -101,7 +102,17 @@ def test_stages_on_other_workers_share_a_function() -> None:
     assert (alike.text, functions.call("b_alike")) == ("{ 7; }", (alike, ()))
 
 
-def test_a_kernel_of_many_functions_calls_them() -> None:
+def test_a_long_kernel_calls_its_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = layers(3)
+    target = cuda_target("sm_90a")
+    plan = schedule(program, target, OPTIONS)
+    monkeypatch.setattr(cuda_emit, "WHOLE", 1000)
+    long, source = settle(program, plan, target, OPTIONS)
+    assert (long.launch.functions, source.units) == ("separate", 2)
+    assert source == emit(program, long, target, OPTIONS)
+
+
+def test_functions_that_are_called_and_parts_of_the_kernel() -> None:
     program = layers(3)
     target = cuda_target("sm_90a")
     plan = schedule(program, target, OPTIONS)

@@ -1,1 +1,1 @@
-"""Which channels, heads and features of a network its parameters' zeros make useless."""
+"""Structured pruning: which channels, heads and features of a network are useless because parameters are zero."""

@@ -1,4 +1,4 @@
-"""Classes of factors that have to have the same coordinates."""
+"""Equivalence classes of dimension factors that must keep the same coordinates."""
 
 from collections.abc import Mapping
 from math import prod
@@ -53,19 +53,19 @@ class Classes:
         self.members: list[Members] = [tuple(fs) for f, fs in found.items() if f not in pinned]
 
     def units(self, members: Members) -> int:
-        """Of how many coordinates each of them is."""
+        """The number of coordinates of each of a class's factors."""
         return self.extent(members[0])
 
     def extent(self, f: Factor) -> int:
         return self.factors.of(f[:2])[f[2]]
 
     def shape(self, f: Factor) -> tuple[int, int, int]:
-        """The dimension of a factor as that many coordinates around it, of it, and within it."""
+        """The dimension as [outer, factor, inner] extents."""
         at = self.factors.of(f[:2])
         return prod(at[: f[2]]), at[f[2]], prod(at[f[2] + 1 :])
 
     def dead(self, members: Members, live: Mapping[Dimension, Mask]) -> Mask:
-        """The units that are live along none of their dimensions."""
+        """The units that are dead along all of their dimensions."""
         out = np.ones(self.units(members), bool)
         for f in members:
             if f[:2] in live:
@@ -117,8 +117,8 @@ class Classes:
 
 
 def fixed_tensors(program: Program) -> dict[str, int]:
-    """The tensors that keep their shapes, by name, with their number of dimensions: what a Compute does not make, what is used as a whole,
-    and weights that are states, tables or no floating-point numbers."""
+    """The tensors that keep their shapes, by name, with their number of dimensions: those that no Compute defines, those used as a
+    whole, and weights that are states, tables or not floating-point."""
     kept = [*program.inputs, *program.outputs]
     kept += [w.tensor for w in program.weights if not _may_shrink(program, w)]
     for s in statements(program.body):

@@ -1,4 +1,4 @@
-"""Which coordinates of a dimension an index reaches."""
+"""The coordinates of a dimension that an index reaches."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from monotile.analysis.pruning.facts import Mask
 from monotile.ir.expr import Axis, Binary, Const, Expr, axes_of, loads
 
 Live = Mapping[str, Mask]  # of each axis, by name
-MOST = 1 << 22  # points at which an index is looked at
+MOST = 1 << 22  # points at which an index is evaluated
 
 _OPERATIONS = {
     "add": np.add,
@@ -23,7 +23,7 @@ _OPERATIONS = {
 
 
 def reached(index: Expr, extent: int, live: Live) -> Mask:
-    """The coordinates that `index` has somewhere at live coordinates of its axes; all of them where that is not known."""
+    """The coordinates that `index` has at any live coordinates of its axes; all of them where that is not known."""
     match index:
         case Axis(name, n) if name in live and n == extent:
             return live[name]
@@ -33,7 +33,8 @@ def reached(index: Expr, extent: int, live: Live) -> Mask:
 
 
 def along(index: Expr, axis: Axis | None, live: Live) -> NDArray[np.int64] | None:
-    """What `index` is, one row for each coordinate of `axis` (None: one row), at all live coordinates of the others. None where that is not known."""
+    """The values of `index` at all live coordinates, one row for each coordinate of `axis` (None: one row). None where they are not
+    known."""
     if loads(index):
         return None
     others = sorted(axes_of(index) - {axis}, key=lambda a: a.name)
@@ -70,7 +71,7 @@ def _evaluated(e: Expr, values: Mapping[str, NDArray[np.int64]]) -> NDArray[np.i
 
 
 def _marked(at: NDArray[np.int64], extent: int) -> Mask:
-    """Coordinates that are out of bounds are never read: a choice around the Load sees to that."""
+    """Coordinates that are out of bounds are never read: a Select around the Load ensures that."""
     out = np.zeros(extent, bool)
     out[at[(at >= 0) & (at < extent)]] = True
     return out

@@ -1,9 +1,9 @@
-"""The coordinates of all dimensions that a result does not depend on.
+"""The coordinates of all dimensions that do not affect a result.
 
-Forward: what is known of each tensor along each of its dimensions. Backward: which coordinates are read, where a factor beside them is
-not known to be zero, and which terms of a sum are. Each sweep makes the other's sets smaller, so they take turns until nothing changes.
-What was known of a coordinate before it died stays known, and nothing more is concluded of it: then everything also holds where
-some dead coordinates stay after all.
+The forward sweep computes what is known of each tensor along each of its dimensions. The backward sweep computes which coordinates are
+read by products whose other factor is not known to be zero, and which terms of a sum are. Each sweep shrinks the other's sets, so they
+alternate until nothing changes. Knowledge about a coordinate is kept once it is dead, and nothing more is concluded about it. So all
+results also hold if some dead coordinates stay.
 """
 
 import numpy as np
@@ -20,12 +20,12 @@ ROUNDS = 24
 
 
 class Sweeps:
-    """live: the coordinates of each dimension, and of each reduce axis, that are not dead."""
+    """live: the coordinates of each dimension, and of each reduction axis, that are not dead."""
 
     def __init__(self, program: Program, factors: Factors, facts: Facts) -> None:
         self._factors = factors
         parts = {w.tensor.name: w.parts[0] for w in program.weights if not w.table}
-        steady = facts.keys() - {*program.states}  # of a state, zeros are of the moment
+        steady = facts.keys() - {*program.states}  # zeros of a state may change
         self._zeros = {t: facts[p] for t, p in parts.items() if p in steady}
         self._masks: dict[tuple[str, int, bytes], Known] = {}
         self._known: dict[Dimension, Known] = {}
@@ -81,7 +81,7 @@ class Sweeps:
                     self._known[d] = now
 
     def _backward(self) -> bool:
-        """Whether something has died."""
+        """Whether a coordinate became dead."""
         needed = {d: np.zeros(n, bool) for d, n in self._factors.extents.items()}
         for s in reversed(self._factors.computes):
             self._terms(s, needed)
@@ -93,7 +93,7 @@ class Sweeps:
         return changed
 
     def _terms(self, s: Compute, needed: dict[Dimension, Mask]) -> None:
-        """What the live elements of `s` read."""
+        """The reads of the live elements of `s`."""
         axes = axes_by_name(s)
         live = self.live_of(s)
         for k, a in enumerate(s.axes):
@@ -120,7 +120,7 @@ class Sweeps:
                         needed[dim] |= reached(i, tensor.shape[d], live)
                     self._demand(i, live, needed)
             case Binary("mul", a, b) if e.dtype.is_float:
-                # Where both are zero, the first is what is read.
+                # Where both are zero, the first counts as read.
                 beside = self._without(live, b, None)
                 self._demand(a, beside, needed)
                 self._demand(b, self._without(live, a, b), needed)
@@ -133,7 +133,7 @@ class Sweeps:
                     self._demand(x, live, needed)
 
     def _without(self, live: Live, zero: Expr, unless: Expr | None) -> dict[str, Mask]:
-        """`live` without where `zero` is 0, unless the other is as well."""
+        """`live` without coordinates where `zero` is 0, unless the other factor is zero as well."""
         out = dict(live)
         if all(self.silent(t) for t in _tensors(zero)):
             return out
@@ -158,7 +158,7 @@ def _taken(live: Live, cond: Expr, *, holds: bool) -> Live:
 
 
 def _along(zeros: Zeros, t: Tensor, d: int, others: list[Mask | None]) -> Known:
-    """Where a parameter is zero, or of a vector what it is, along a dimension, at some coordinates of the others."""
+    """Where a parameter is zero, or the value of a vector, along a dimension, at given coordinates of the others."""
     if zeros.values and t.shape[d] == len(zeros.values):
         value = zeros.vector
         return Known(~np.isnan(value), np.nan_to_num(value).astype(t.dtype.numpy))

@@ -1,9 +1,9 @@
-"""Dimensions as products of factors, and which factors of dimensions are one thing.
+"""Splits dimensions into products of factors, and finds factors of different dimensions that correspond.
 
-A model reads 3 * 12 * 64 features as three times twelve heads of 64. That dimension has the factors (3, 12, 64); an index
-h * 64 + d + 768 has the digits 1, h and d. Axes are taken apart in the same way, so that r // 64 is a digit of r. A factor whose
-digit is always a digit of an axis, and that axis's factor, have the same coordinates: they shrink together or not at all.
-A factor that is read in any other way is pinned.
+A model reads 3 * 12 * 64 features as three times twelve heads of 64. That dimension has the factors (3, 12, 64); an index h * 64 + d +
+768 has the digits 1, h and d. Axes are split in the same way, so that r // 64 is a digit of r. A factor whose digit is always a digit of
+an axis, and that axis's factor, have the same coordinates: they shrink together or not at all. A factor that is read in any other way is
+pinned.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from monotile.ir.program import Compute, Program, statements
 
 Dimension = tuple[
     str, int
-]  # of a tensor, by name; behind its dimensions come the reduce axes of the Compute that makes it
+]  # of a tensor, by name; after its dimensions come the reduce axes of the Compute that defines it
 Factor = tuple[str, int, int]  # of a dimension: its number, the outermost is 0
 Range = tuple[int, int]  # least and most
 Digits = tuple[Affine, ...]
@@ -36,7 +36,7 @@ MARK = "~"  # in the names of digits
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A Load, and what the choices around it say of axes, by name."""
+    """A Load, and the conditions on axes around it, by name."""
 
     load: Load
     ranges: tuple[tuple[str, Range], ...] = ()
@@ -60,7 +60,7 @@ def places(e: Expr, ranges: Mapping[str, Range] | None = None) -> Iterator[Place
 
 
 def under(cond: Expr, known: Mapping[str, Range], *, holds: bool) -> Mapping[str, Range]:
-    """What is known of axes where `cond` holds, or does not."""
+    """The ranges of axes where `cond` holds, or does not."""
     match cond:
         case Binary("and" | "or" as op, a, b) if (op == "and") == holds:
             return under(b, under(a, known, holds=holds), holds=holds)
@@ -92,13 +92,13 @@ def own_axes(e: Expr) -> frozenset[Axis]:
 
 
 def axes_by_name(s: Compute) -> dict[str, tuple[Axis, Dimension]]:
-    """The axes and reduce axes of `s`, and the dimensions that they are."""
+    """The axes and reduce axes of `s`, and their dimensions."""
     own = (*s.axes, *s.reduce)
     return {a.name: (a, (s.out.name, k)) for k, a in enumerate(own)}
 
 
 class Factors:
-    """The factors of all dimensions and reduce axes of a Program, found by how they are read."""
+    """The factors of all dimensions and reduce axes of a Program, found by the indices that read them."""
 
     def __init__(self, program: Program) -> None:
         self.computes = [s for s in statements(program.body) if isinstance(s, Compute)]
@@ -151,7 +151,8 @@ class Factors:
         )
 
     def _digit_ranges(self, name: str, d: Dimension, span: Range) -> dict[str, Range]:
-        """What a range of an axis says of its digits, the outermost first; of all behind the first that is not settled, nothing."""
+        """The ranges of an axis's digits that follow from a range of the axis, the outermost first; none after the first digit that is
+        not fixed."""
         found: dict[str, Range] = {}
         low, high = span
         for k, (n, stride) in enumerate(zip(self.of(d), self.breaks(d)[-2::-1], strict=True)):
@@ -162,7 +163,7 @@ class Factors:
         return found
 
     def _refine(self) -> None:
-        """Adds strides until every index that can be taken apart is."""
+        """Adds strides until every index that can be split is split."""
         readers: dict[str, set[int]] = {}
         for k, s in enumerate(self.computes):
             for name in (s.out.name, *(x.load.tensor.name for x in self.places(s))):
@@ -175,12 +176,10 @@ class Factors:
                 todo |= readers[d[0]]
 
     def _refined(self, s: Compute) -> list[Dimension]:
-        """Refines what `s` reads, and its axes; the dimensions that changed."""
+        """Refines the operands of `s`, and its axes; gives the dimensions that changed."""
         split = self.split(s)
         axes = axes_by_name(s)
-        found: list[
-            tuple[Dimension, int]
-        ] = []  # before one is added: digits have their numbers by then
+        found: list[tuple[Dimension, int]] = []  # before one is added, as digits are numbered then
         for x in self.places(s):
             for d, i in enumerate(x.load.index):
                 if axes_of(i):
@@ -212,7 +211,7 @@ class Factors:
     def _of_digit(
         self, digit: Axis, c: int, at: Iterable[int], axes: Mapping[str, tuple[Axis, Dimension]]
     ) -> Iterator[tuple[Dimension, int]]:
-        """Strides of an axis by those of what its digit, times c, is an index of."""
+        """Strides of an axis, from those of the dimension that its digit, times c, indexes."""
         name, _, k = digit.name.rpartition(MARK)
         if name not in axes:
             return
@@ -223,7 +222,7 @@ class Factors:
                 yield dim, b // c * stride
 
     def _add(self, d: Dimension, stride: int) -> bool:
-        """Whether a dimension has a stride more, or has turned out to have no factors."""
+        """Adds a stride to a dimension, or marks it as having no factors; gives whether it changed."""
         at, n = self.breaks(d), self.extents[d]
         if d in self.broken or stride in at or not 1 < stride < n:
             return False
@@ -242,13 +241,13 @@ def digit_of(name: str, k: int, extent: int) -> Axis:
 
 
 def axis_of(digit: Axis) -> tuple[str, int]:
-    """The name of the axis that it is a digit of, and which."""
+    """The name of the axis of which it is a digit, and the digit's number."""
     name, _, k = digit.name.rpartition(MARK)
     return name, int(k)
 
 
 def _in_digits(e: Affine, factors: Sequence[int], known: Mapping[str, Range]) -> Digits | None:
-    """`e` in digits, the outermost first; None where that takes more than sorting its terms, or terms are no digits of axes."""
+    """`e` in digits, the outermost first; None where that takes more than sorting its terms, or terms are not digits of axes."""
     if any(not isinstance(a, Axis) or MARK not in a.name for a, _ in e.terms):
         return None
     found: list[Affine] = []

@@ -1,6 +1,6 @@
-"""What is known of the values of parameters: where they are zero, and all elements of vectors.
+"""Known values of parameters: which elements are zero, and all elements of vectors.
 
-Passes never read a parameter; they are given this instead. It is part of the cache key.
+Passes never read a parameter; they are given these facts instead. They are part of the cache key.
 """
 
 import math
@@ -20,8 +20,8 @@ LONGEST = 1 << 16  # elements of a vector whose values are known
 
 
 class Zeros(msgspec.Struct, frozen=True):
-    """One parameter. bits: which elements are zero, row-major, eight in a byte; b"" for none. values: all elements of a vector, that is a
-    tensor with one extent above 1; () where they are not known; None: this element is not, or is NaN."""
+    """One parameter. bits: which elements are zero, row-major, eight in a byte; b"" for none. values: all elements of a vector, that is
+    a tensor with one extent above 1; () if unknown; None for an element that is unknown, or NaN."""
 
     shape: tuple[int, ...]
     bits: bytes = b""
@@ -29,7 +29,7 @@ class Zeros(msgspec.Struct, frozen=True):
 
     @property
     def vector(self) -> NDArray[np.float64]:
-        """`values`, and NaN for those that are not known."""
+        """`values`, and NaN for unknown ones."""
         return np.array([np.nan if x is None else x for x in self.values])
 
     @property
@@ -43,15 +43,15 @@ class Zeros(msgspec.Struct, frozen=True):
         return flat.astype(bool).reshape(self.shape)
 
     def permuted(self, order: Sequence[int]) -> "Zeros":
-        """Of the parameter with dimension `order[k]` as dimension k."""
+        """For the parameter permuted so that dimension `order[k]` is dimension k."""
         shape = tuple(self.shape[d] for d in order)
         if not self.bits:
             return Zeros(shape, values=self.values)
         return Zeros(shape, packed(self.mask.transpose(*order)))
 
     def within(self, kept: Mapping[int, NDArray[np.int64]], *, vectors: str) -> "Zeros":
-        """Only what is known of elements that are not at kept coordinates of each dimension. vectors: of which elements of a vector: "none",
-        "zero" or "all"."""
+        """Only the facts about elements outside of the kept coordinates of each dimension. vectors: of which elements of a vector:
+        "none", "zero" or "all"."""
         removed = np.zeros(self.shape, bool)
         for d, coordinates in kept.items():
             gone = np.ones(self.shape[d], bool)
@@ -85,12 +85,12 @@ def packed(mask: Mask) -> bytes:
 
 
 def vector(shape: tuple[int, ...], values: Sequence[float]) -> Zeros:
-    """Of a vector with these elements."""
+    """Facts for a vector with these elements."""
     return Zeros(shape, values=tuple(None if math.isnan(x) else x for x in values))
 
 
 def is_vector(shape: Sequence[int]) -> bool:
-    """Whether the values of a parameter of that shape are known."""
+    """Whether the values of a parameter of that shape are recorded."""
     return 1 < max(shape, default=1) == math.prod(shape) <= LONGEST
 
 
@@ -100,7 +100,7 @@ def enough(zeros: int, shape: Sequence[int]) -> bool:
 
 
 def facts_of(arrays: Mapping[str, Array]) -> dict[str, Zeros]:
-    """What is known of floating-point arrays."""
+    """Facts of floating-point arrays."""
     found: dict[str, Zeros] = {}
     for name, x in arrays.items():
         if not DType.from_numpy(x.dtype).is_float or DType.from_numpy(x.dtype).is_float8:

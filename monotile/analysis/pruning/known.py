@@ -1,6 +1,7 @@
-"""What an expression is along one axis, where that is a constant for all live coordinates of the other axes.
+"""The value of an expression along one axis, where it is constant for all live coordinates of the other axes.
 
-0 times anything is 0: values are taken to be finite. So is 0 divided by anything. Other constants follow the evaluator's arithmetic.
+0 times anything is 0, since values are taken to be finite; so is 0 divided by anything. Other constants follow the evaluator's
+arithmetic.
 """
 
 from typing import NamedTuple, Protocol
@@ -28,7 +29,7 @@ from monotile.ir.expr import (
 
 
 class Known(NamedTuple):
-    """Along one axis, or dimension: at which coordinates the value is known, and what it is there."""
+    """Along one axis, or dimension: at which coordinates the value is known, and its values there."""
 
     where: Mask
     value: Array
@@ -39,14 +40,15 @@ class Known(NamedTuple):
 
 
 class Source(Protocol):
-    """What is known of tensors."""
+    """Known values of tensors."""
 
     def silent(self, tensor: Tensor) -> bool:
         """Whether nothing is known of it."""
         ...
 
     def known(self, load: Load, d: int, live: Live) -> Known | None:
-        """Along dimension d of what is loaded, at those coordinates of the others that the Load reaches; None for nothing."""
+        """Known values along dimension d of the loaded tensor, at those coordinates of the others that the Load reaches; None for
+        nothing."""
         ...
 
 
@@ -55,7 +57,7 @@ def nothing(extent: int, dtype: DType) -> Known:
 
 
 class Along:
-    """Expressions along an axis."""
+    """Known values of expressions along an axis."""
 
     def __init__(self, axis: Axis, live: Live, source: Source) -> None:
         self._axis, self._live, self._source = axis, live, source
@@ -122,7 +124,7 @@ class Along:
         return out
 
     def _read(self, index: Expr, known: Known) -> Known:
-        """What is known along a dimension, read at an index."""
+        """Known values along a dimension, read at an index."""
         n, extent = self._axis.extent, len(known.where)
         if index == self._axis and n == extent:
             return known
@@ -144,13 +146,13 @@ class Along:
 
 
 def merged(before: Known, now: Known, live: Mask) -> Known:
-    """`now` where it is live, and elsewhere what was known before it was dead."""
+    """`now` where it is live, and elsewhere the values known before it was dead."""
     where = np.where(live, now.where, before.where)
     return Known(where, np.where(live, now.value, before.value).astype(now.value.dtype))
 
 
 def _settled(where: Mask, value: Array) -> Known:
-    """Without what is no number."""
+    """With NaN and infinities marked as unknown."""
     finite = np.isfinite(value.astype(float))
     where = where & finite
     return Known(where, np.where(where, value, np.zeros((), value.dtype)).astype(value.dtype))
@@ -174,7 +176,7 @@ def _chosen(cond: Known, then: Known, otherwise: Known) -> Known:
 
 
 def reduced(combiner: str | None, body: Known, dtype: DType) -> Known:
-    """What reductions of terms with this value are, in `dtype`."""
+    """Results in `dtype` of reductions whose terms all have this value."""
     match combiner:
         case None | "max" | "min":
             where = body.where

@@ -1,8 +1,8 @@
-"""What is to be removed: of each class the coordinates that stay.
+"""Decides what to remove: for each class the coordinates to keep.
 
-Products stay good for vectors and tensor cores: where a dimension is a multiple of 16 elements, or of a smaller power of two, it stays
-one. Layers that were equal before keep equally many, so that they still roll into one loop, unless that would keep over half of
-what could go.
+Products keep extents that suit vectors and tensor cores: a dimension that is a multiple of 16 elements, or of a smaller power of two,
+remains one. Layers that were equal before keep equally many coordinates, so that they still roll into one loop, unless that would keep
+over half of what could be removed.
 """
 
 from collections import defaultdict
@@ -19,12 +19,12 @@ from monotile.analysis.pruning.factors import Dimension, Factor, Factors
 from monotile.analysis.pruning.facts import Facts, Mask
 from monotile.ir.program import Program
 
-GRAIN = 16  # elements that an instruction of a product takes at once, along any of its dimensions
+GRAIN = 16  # elements that a product instruction takes at once, along any of its dimensions
 Kept = NDArray[np.int64]
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """kept: of each factor that shrinks the coordinates that stay, ascending. classes: the members of each class that shrinks."""
+    """kept: maps each factor that shrinks to the kept coordinates, ascending. classes: the members of each class that shrinks."""
 
     factors: Factors
     kept: Mapping[Factor, Kept]
@@ -32,7 +32,7 @@ class Removal(msgspec.Struct, frozen=True):
 
     @property
     def dimensions(self) -> dict[Dimension, tuple[int, ...]]:
-        """Of each dimension that shrinks the new factors, the outermost first."""
+        """Maps each dimension that shrinks to its new factors, the outermost first."""
         found = dict.fromkeys(f[:2] for f in self.kept)
         return {
             d: tuple(
@@ -43,7 +43,7 @@ class Removal(msgspec.Struct, frozen=True):
         }
 
     def coordinates(self, d: Dimension) -> Kept:
-        """Those of a dimension that stay, ascending."""
+        """The kept coordinates of a dimension, ascending."""
         out = np.zeros(1, np.int64)
         for k, n in enumerate(self.factors.of(d)):
             digit = self.kept.get((*d, k), np.arange(n))
@@ -51,7 +51,7 @@ class Removal(msgspec.Struct, frozen=True):
         return out
 
     def same(self, other: "Removal") -> bool:
-        """Whether the same is removed."""
+        """Whether both remove the same."""
         if self.kept.keys() != other.kept.keys():
             return False
         return all(np.array_equal(x, other.kept[f]) for f, x in self.kept.items())
@@ -89,12 +89,12 @@ def removal(program: Program, facts: Facts, factors: Factors | None = None) -> R
 
 
 def _signature(m: Members, classes: Classes) -> object:
-    """What equal layers have in common: how large the dimensions of a class are, and which factor of them it is."""
+    """Equal for the classes of equal layers: the extents of a class's dimensions, and the position of the factor in them."""
     return tuple(sorted((classes.shape(f), f[1:]) for f in m))
 
 
 def _rounded(m: Members, live: int, classes: Classes) -> int:
-    """How many units stay: at least the live ones, and one."""
+    """The number of units to keep: at least the live ones, and one."""
     units, step = classes.units(m), 1
     for f in m:
         outer, n, inner = classes.shape(f)
@@ -107,7 +107,7 @@ def _rounded(m: Members, live: int, classes: Classes) -> int:
 
 
 def _first(dead: Mask, count: int) -> Kept:
-    """All live units, and of the dead ones the first, to make so many."""
+    """All live units, and the first dead ones, up to so many."""
     stay = ~dead
     stay[np.flatnonzero(dead)[: count - int(stay.sum())]] = True
     return np.flatnonzero(stay).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What was removed of a model because its parameters make it useless, and what that relies on."""
+"""The report of a specialised model: what was removed because of zero parameters, and the values that must not change."""
 
 from collections.abc import Mapping, Sequence, Set
 from io import StringIO
@@ -15,8 +15,8 @@ NO_WORK = Work(0, {})
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """Channels, heads or features that went together. parameters: by name, with the dimension that became smaller; those of one layer.
-    kept, of: units that stay, and that there were."""
+    """Channels, heads or features that were removed together. parameters: by name, with the dimension that became smaller; those of one
+    layer. kept, of: units kept, and units before."""
 
     parameters: tuple[tuple[str, int], ...]
     kept: int
@@ -24,17 +24,17 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 class Gathered(msgspec.Struct, frozen=True):
-    """A parameter of which the kernel reads a smaller copy. kept: of each dimension that shrinks the coordinates that stay, ascending. nbytes: of
-    the copy."""
+    """A parameter of which the kernel reads a smaller copy. kept: maps each dimension that shrinks to the kept coordinates, ascending.
+    nbytes: of the copy."""
 
     kept: tuple[tuple[int, tuple[int, ...]], ...]
     nbytes: int
 
 
 class Specialised(msgspec.Struct, frozen=True):
-    """removed: in the order of the network. gathered, relied: by the parameter's name: smaller copies, and the values that have to stay. ascending:
-    parameters of which each byte has to hold two pairs of 2-bit numbers that ascend (2:4), whether anything was removed or not.
-    before, after: the work of a call, dense and now."""
+    """removed: in the order of the network. gathered, relied: by the parameter's name: smaller copies, and the values that must not
+    change. ascending: parameters of which each byte has to hold two pairs of 2-bit numbers that ascend (2:4), whether anything was
+    removed or not. before, after: the work of a call, dense and now."""
 
     removed: tuple[Removed, ...] = ()
     gathered: dict[str, Gathered] = {}
@@ -68,7 +68,7 @@ class Specialised(msgspec.Struct, frozen=True):
         )
 
     def in_order(self, orders: Mapping[str, Sequence[int]]) -> "Specialised":
-        """For parameters as the model has them, of which dimension k has been dimension `orders[name][k]`."""
+        """For parameters in the model's order, of which dimension k has been dimension `orders[name][k]`."""
 
         def at(name: str, d: int) -> int:
             return orders[name][d] if name in orders else d

@@ -1,1 +1,1 @@
-"""Softmax-weighted sums, streamed along the keys."""
+"""Softmax-weighted sums (attention), streamed along the keys."""

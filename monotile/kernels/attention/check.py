@@ -1,4 +1,4 @@
-"""What a step of attention may be."""
+"""Checks that a step of attention is valid."""
 
 import math
 
@@ -14,11 +14,11 @@ from monotile.kernels.family import Checked, Statements
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage
 
-PANEL_ALIGN = 1024  # bytes: eight lines, among which wgmma has cells permuted
+PANEL_ALIGN = 1024  # bytes: eight lines, among which wgmma permutes cells
 
 
 def check(c: Checked) -> None:
-    """What stands before the anchor is what its softmax is made of, as the method says, and its warps add up."""
+    """Checks that the computes before the anchor are those of the softmax that the method describes, and that its warps add up."""
     stage, step, a, target = c.stage, c.step, c.step.method, c.target
     assert isinstance(a, Attend)
     made = {n: s for n in step.computes if isinstance(s := c.statements[n], Compute)}
@@ -55,7 +55,7 @@ def check(c: Checked) -> None:
 
 
 def _check_direct(c: Checked, a: Attend, found: Attention) -> None:
-    """Warps read all operands directly or none, in runs that lanes divide."""
+    """Checks that warps read all operands directly or none, in runs that lanes divide."""
     sides = (a.query, a.key, a.value)
     if all(o.copy != "direct" for o in sides):
         if a.block_m % 16:
@@ -70,7 +70,7 @@ def _check_direct(c: Checked, a: Attend, found: Attention) -> None:
 
 
 def _check_rows(c: Checked, a: Attend, found: Attention) -> None:
-    """A task has at most a block of rows, all with the same keys."""
+    """Checks that a task has at most a block of rows, all with the same keys."""
     stage, name, rows = c.stage, c.anchor.out.name, c.step.dims[a.m]
     if c.step.dims[a.n].axes != (found.column,):
         fail(f"{stage.name}: the columns of {name} are others")

@@ -1,4 +1,4 @@
-"""How long a softmax-weighted sum takes: copies, tensor cores, powers, and putting the slices together."""
+"""Cost model of a softmax-weighted sum: copies, tensor cores, exponentials, and the combination of the slices."""
 
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.common.cost import chip_seconds
@@ -10,7 +10,7 @@ from monotile.targets.target import Target
 def attend_seconds(
     a: Attend, features: int, columns: int, keys: int, after: float, size: int, target: Target
 ) -> float:
-    """One block of rows against all keys. after: operations that a score costs. size: bytes of an element."""
+    """Seconds of one block of rows against all keys. after: operations after the product for each score. size: bytes of an element."""
     model, paths = fitted(target.model.attention), fitted(target.model.matmul)
     slices = a.slices(target.threads // target.warp)
     moved = (
@@ -29,20 +29,20 @@ def attend_seconds(
     else:
         work = products / (model.wide_rate if size == 4 else model.warp_rate) + powers
     merged = 2 * chip_seconds(slices * a.block_m * columns, target)
-    alone = a.direct and a.depth == 1  # nothing is under way while a chunk is used
+    alone = a.direct and a.depth == 1  # no load is in flight while a chunk is used
     waits = rounds if alone else 1 + 0.5 * (-(-rounds // _ahead(a, slices)) - 1)
     first = (a.block_m + slices * a.chunk) * features * size / target.worker_bandwidth
     return target.latency_seconds * (1 + waits) + first + max(moved, work) + merged
 
 
 def _ahead(a: Attend, slices: int) -> int:
-    """Chunks that are under way at a time, but for the one that is used."""
+    """Chunks in flight at a time, besides the one in use."""
     if a.direct:
         return a.depth
     return a.depth - (2 if a.instruction == "wgmma" and slices == 1 else 1)
 
 
 def _overlapping(products: float, powers: float, rounds: int, hidden: float) -> float:
-    """Of the shorter of both the part `hidden` is: the products of one chunk, and of one warpgroup, go on while others make powers.
-    A first chunk's scores and a last one's sums hide behind nothing."""
+    """Seconds of two kinds of work of which the fraction `hidden` of the shorter overlaps with the longer: the products of one chunk, or
+    of one warpgroup, run while others compute exponentials. The first chunk's scores and the last one's sums overlap with nothing."""
     return products + powers - hidden * min(products, powers) * (1 - 1 / rounds)

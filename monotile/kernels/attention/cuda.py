@@ -38,7 +38,7 @@ from monotile.transform.simplify.simplify import simplify_expr
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The axis of the keys, and what is live along it; None for all."""
+    """The axis of the keys, and its live range; None for all."""
 
     key: Axis
     span: Span | None
@@ -84,7 +84,7 @@ def write(e: BlockEmitter, site: Site) -> None:
 
 
 def _write_rows(e: VectorEmitter, inner: Site, found: Attention, m: Range) -> str:
-    """The functor `rows`, which takes what a row of a part of the keys has one of; gives the text of its `mt::key_part`."""
+    """Emits the functor `rows`, which stores the one-per-row results of a part of the keys; gives the text of its `mt::key_part`."""
     lowest = found.lowest
     assert lowest is not None
     row, given = m.variable.name, ("maximum", "total")
@@ -106,7 +106,7 @@ def _sides(
     ranges: tuple[Range, Range],
     along: Keys,
 ) -> tuple[str, str, str]:
-    """Writes the functors `query`, `key` and `value`; gives the texts of their `mt::Side`. All rows of a task have the same keys."""
+    """Emits the functors `query`, `key` and `value`; gives the texts of their `mt::Side`. All rows of a task have the same keys."""
     (m, n), key = ranges, along.key
     element = found.values.dtype
     features = found.products.reduce
@@ -126,7 +126,8 @@ def _sides(
 
 
 def _defined(e: VectorEmitter, found: Attention, along: Keys) -> Expr:
-    """The values, zeros where they are undefined: a power of 0 times whatever lies there would be that. What a caller holds is defined."""
+    """The values, zeros where they are undefined, since an exponential of 0 times an undefined value may be NaN. Tensors of the caller
+    are defined."""
     (reduced,) = found.result.reduce
     made = [e.computes.get(x.tensor.name) for x in loads(found.values)]
     if along.span is None or not any(isinstance(s, Compute) and s.live for s in made):
@@ -136,15 +137,15 @@ def _defined(e: VectorEmitter, found: Attention, along: Keys) -> Expr:
 
 
 def _ends(e: VectorEmitter, key: Axis, span: Span | None) -> str:
-    """Texts of the first live key, and of the one behind the last."""
+    """Texts of the first live key, and of the end of the live keys."""
     if span is None:
         return f"0, {key.extent}"
     return f"{bare(e.index(span.first))}, {bare(e.index(span.end))}"
 
 
 def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, keys: Keys) -> None:
-    """The functor `score`: of a row, what follows its product with a key, in float32. What differs from row to row alone is read once for all keys of a chunk;
-    and where all of these are within the comparisons that bound a row's keys, nothing is compared."""
+    """Emits the functor `score`: for a row, the epilogue of its product with a key, in float32. Values that depend on the row alone are
+    loaded once for all keys of a chunk. Where all of these are within the comparisons that bound a row's keys, nothing is compared."""
     key, span, w = keys.key, keys.span, e.writer
     if found.scale is not None and span is None:
         w.write(f"const mt::Scaled score{{{literal(Const(found.scale, DType.F32))}}};")
@@ -174,7 +175,7 @@ def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, keys: Keys
 def _write_score(
     e: VectorEmitter, inner: Site, found: Attention, keys: Keys, name: str, *, within: bool
 ) -> None:
-    """The functor `name`: the score of a key and its product with the row. within: where the ends of the row's keys hold."""
+    """Emits the functor `name`: the score of a key and its product with the row. within: where the ends of the row's keys hold."""
     key, span, w, dtype = keys.key, keys.span, e.writer, found.products.body.dtype
     head = f"auto {name} = [=](idx {key.name}, float product)"
     with w.open(head, [key.name, "product"], fence=True, tail=";"):
@@ -203,7 +204,7 @@ def _within_ends(s: Compute, inner: Site, key: Axis) -> Expr:
 
 
 def _ends_of_row(s: Compute, inner: Site, key: Axis) -> Iterator[End]:
-    """The comparisons in `s` that hold for all keys before, or behind, one for which they hold, and that can be made anywhere."""
+    """The comparisons in `s` that hold for all keys before, or after, one for which they hold, and that can be evaluated anywhere."""
     own = next((a for a in s.axes if inner.point.get(a.name) == key), None)
     if own is None:
         return
@@ -215,7 +216,7 @@ def _ends_of_row(s: Compute, inner: Site, key: Axis) -> Iterator[End]:
 
 
 def _of_row(found: Attention, inner: Site, key: Axis) -> Iterator[Load]:
-    """What the scores of a row load whatever the key is, and can load whether or not it is used."""
+    """The loads of a row's scores that do not depend on the key and are valid whether or not they are used."""
     own, point = {c.out.name for c in found.inner}, dict(inner.point)
     every = (substitute(x, point) for s in found.scores for x in _readable(s) if x.tensor.name not in own)  # fmt: skip
     for x in dict.fromkeys(every):
@@ -224,7 +225,7 @@ def _of_row(found: Attention, inner: Site, key: Axis) -> Iterator[Load]:
 
 
 def _readable(s: Compute) -> Iterator[Load]:
-    """What `s` loads that is there wherever it is evaluated."""
+    """The loads of `s` that are valid wherever it is evaluated."""
     for x, when in conditional(s.body):
         if when == TRUE or all(map(within, x.index, x.tensor.shape)):
             yield x

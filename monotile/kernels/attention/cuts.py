@@ -1,4 +1,4 @@
-"""Softmax-weighted sums as one step: streamed along the keys, with scores that never leave a worker's registers."""
+"""Candidates for softmax-weighted sums as one step: streamed along the keys, with scores that never leave a worker's registers."""
 
 import itertools
 import math
@@ -28,23 +28,23 @@ BLOCKS = (16, 32, 48, 64)
 CHUNKS = (16, 32, 64)
 WIDE_CHUNKS = (8, 16, 32)  # of float32
 DEPTHS = (2, 3, 4)
-GROUPS = 2  # warpgroups of a worker, which have the tensor cores in turn
-# Features and columns of warpgroups, in lines of 64 of which the last need not be whole.
+GROUPS = 2  # warpgroups of a worker, which use the tensor cores in turn
+# Features and columns of warpgroups, in lines of 64, the last of which need not be whole.
 GROUP_SIZES = range(32, 129, 8)
 GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 DIRECT_BLOCKS = (16, 32)
 FEWEST = 2  # rows of a part: the key that they share is read once
 VECTOR = 8  # elements of 16 bytes
-DIRECT_ROWS = 32  # more are worth a ring
+DIRECT_ROWS = 32  # more rows are worth a ring
 MOST_DIRECT = 176  # registers of a thread for operands, scores and results
 MOST_SUMS = 144  # registers of a thread for scores and results
-MOST_WIDE_SUMS = 144  # the same of float32, whose powers are held twice
+MOST_WIDE_SUMS = 144  # the same for float32, whose exponentials are held twice
 
 
 def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
-    """The softmax-weighted sum that ends in `result`. In 16 bits on tensor cores it is one streamed step, where heads are so narrow that it
-    fits. Elsewhere tasks may hold some rows of scores, if the scores are too large for the caches to keep."""
+    """The softmax-weighted sum that ends in `result`. In 16 bits on tensor cores it is one streamed step, where heads are narrow enough
+    to fit. Elsewhere tasks may hold some rows of scores, if the scores are too large for the caches."""
     target = context.target
     found = attention(result, computes)
     if found is None:
@@ -60,7 +60,7 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
 
 
 def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand] | None:
-    """How queries, keys and values are read; None where tensor cores cannot take them, or have too few rows at once."""
+    """How queries, keys and values are loaded; None where tensor cores cannot take them, or have too few rows at once."""
     scores, mixture = (product(s, {}, target, least=1) for s in (found.products, found.result))
     least = MIN_SIDE if found.shares is not None else FEWEST
     if found.run * _rows(found) < least or found.key.extent < MIN_SIDE:
@@ -79,12 +79,13 @@ def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand]
 
 
 def _copied(o: Operand) -> Operand:
-    """As panels of attention take it: vectors that are put together from the aligned ones round them are for products alone."""
+    """The operand as attention's panels can take it: only products can assemble vectors from the aligned ones around them."""
     return Operand("none", 1, "element") if o.copy == "unaligned" else o
 
 
 def _multiplied(found: Attention, scores: Product, mixture: Product) -> bool:
-    """Whether tensor cores multiply what the operands are, as they are: float32 is no part of the keys (their rows are few) and nothing narrower."""
+    """Whether tensor cores multiply the operands in their own types: not float32 for a part of the keys (it has few rows), nor anything
+    narrower."""
     if scores.dtype is not mixture.dtype:
         return False
     if scores.dtype in HALVES:
@@ -114,7 +115,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 
 
 def _fitting(found: Attention, target: Target) -> Iterator[tuple[Attend, Dim, int]]:
-    """Every streamed step that registers and on-chip memory have room for: its method, the rows of a task, and its bytes on chip."""
+    """Every streamed step that fits registers and on-chip memory: its method, the rows of a task, and its on-chip bytes."""
     sides = _sides(found, target)
     if sides is None:
         return
@@ -153,7 +154,7 @@ def _rows(found: Attention) -> int:
 
 
 def _blocks(found: Attention, block: int) -> Iterator[Dim]:
-    """How tasks may take their rows, at most a block: of one head, or of heads that share keys."""
+    """The rows that a task may have, at most a block: of one head, or of heads that share keys."""
     rows, axes = _rows(found), found.result.axes
     if rows >= MIN_SIDE and (block <= 16 or block < 2 * rows):
         yield Dim(found.rows, rows, block, 0)
@@ -166,8 +167,9 @@ def _blocks(found: Attention, block: int) -> Iterator[Dim]:
 
 
 def _dims(found: Attention, rows: Dim) -> tuple[tuple[Dim, ...], tuple[int, ...]]:
-    """The step's dims, batches first, and the stage's grid. rows: those of a task; its place in the grid is yet to be said: behind the batches, which share
-    keys then; in front of them where runs of rows have keys of their own, so that the tasks of a worker are of runs far apart."""
+    """The step's dims, batches first, and the stage's grid. rows: those of a task, whose position in the grid is chosen here: after the
+    batches, which share keys then; or before them where runs of rows have different keys, so that the tasks of a worker are of runs
+    far apart."""
     axes = found.result.axes
     batch = [p for p in range(len(axes)) if p not in (*rows.axes, found.column)]
     in_front = any(x.at for x in found.result.live)
@@ -179,14 +181,14 @@ def _dims(found: Attention, rows: Dim) -> tuple[tuple[Dim, ...], tuple[int, ...]
 
 
 def wide_ways(base: Attend, _features: int, columns: int, _target: Target) -> Iterator[Attend]:
-    """`base` of float32. A thread holds powers twice: TF32 and the rest."""
+    """`base` for float32. A thread holds exponentials twice: the TF32 part and the rest."""
     for block, chunk, depth in itertools.product(BLOCKS, WIDE_CHUNKS, DEPTHS):
         if block // 16 * (chunk // 4 + columns // 8) * 4 <= MOST_WIDE_SUMS:
             yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
 
 
 def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:
-    """`base` with each instruction that its operands allow, and all ways to cut that a thread's registers have room for."""
+    """`base` with each instruction that its operands allow, and all ways to cut that fit a thread's registers."""
     for block, chunk, depth in itertools.product(BLOCKS, CHUNKS, DEPTHS):
         if block // 16 * (chunk // 8 + columns // 8) * 4 <= MOST_SUMS:
             yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
@@ -204,7 +206,8 @@ def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[
 
 
 def _straight(a: Attend, *, computed: bool = False) -> bool:
-    """Whether features, and columns of the values, are neighbours in memory; computed: or keys and values are made in whole vectors of these."""
+    """Whether features, and columns of the values, are contiguous in memory; computed: or keys and values are computed in whole vectors
+    of these."""
 
     def wide(o: Operand) -> bool:
         return o.copy == "async" or (computed and o.copy == "element" and o.vector == VECTOR)
@@ -214,8 +217,8 @@ def _straight(a: Attend, *, computed: bool = False) -> bool:
 
 
 def _direct(base: Attend, found: Attention, columns: int) -> Iterator[Attend]:
-    """`base`, of a part, with operands that warps read into their registers, or decode there: there are few rows, and the ring through which weights
-    stream (`plan.nodes.Ring`) gets the on-chip memory."""
+    """`base`, for a part, with operands that warps load into their registers, or decode there: there are few rows, and the ring through
+    which weights stream (`plan.launch.Ring`) gets the on-chip memory."""
     features = found.products.reduce[0].extent
     if (
         not base.part
@@ -235,7 +238,7 @@ def _direct(base: Attend, found: Attention, columns: int) -> Iterator[Attend]:
         tiles = block // 16
         own = chunk * (features + columns) // 64  # words of a lane, of a chunk
         held = depth * own
-        if coded:  # a byte each, with what keys share; a chunk at a time is decoded
+        if coded:  # a byte each, with the values that keys share; a chunk at a time is decoded
             held = depth * (own // 2 + scaled * chunk // 2) + own
         sums = tiles * ((chunk + columns) // 2 + features // 4)
         if held + sums <= MOST_DIRECT:

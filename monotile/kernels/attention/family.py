@@ -1,4 +1,4 @@
-"""The family, as the rest of the compiler sees it."""
+"""The attention family's entry in the registry."""
 
 from monotile.kernels.attention.check import check, why_not_late
 from monotile.kernels.attention.cuda import write

@@ -1,7 +1,7 @@
-"""Which Computes are softmax-weighted sums: scores, their softmax along the keys, and the mixture of the values by it.
+"""Matches softmax-weighted sums: scores, their softmax along the keys, and the mixture of the values by it.
 
 Found by structure: `softmax(f(queries · keys)) · values` of any model, however it was written. And a part of one
-(`schedule/split_keys.py`): powers · values, with the largest score and the total of the powers as further results.
+(`schedule/split_keys.py`): exponentials · values, with the maximum score and the sum of the exponentials as further results.
 """
 
 import math
@@ -23,16 +23,18 @@ Computes = Mapping[str, Compute]
 class Attention:
     """result[batch, row, column] = sum over keys of shares[batch, row, key] * values[batch, key, column].
 
-    products, scores: the sum of products of queries and keys, and what follows it element by element, in order; the
-    scores are the last of them. top, powers, total, shares: their softmax. queries, keys: the factors of `products`.
-    values: the factor of `result`. swapped: of both products, whether queries, and weights, are the second factor. key: the axis of `products` (and of what follows it) along the keys.
-    rows: positions in the axes of `result` along which all queries have the same keys and values. heads: that of an axis of which each
-    aligned run of `run` has them too (grouped-query attention); None where there is none, and run is 1. column: position likewise. least: total is at least so much (0: whatever it is). scale: scores are their products times
-    so much, if that is positive and all they are; else None.
-    point: the axes of `products` but for `key`, by name, in those of `result`.
+    products, scores: the sum of products of queries and keys, and its element-wise followers, in order; the scores are the last of them.
+    top, powers, total, shares: their softmax (maximum, exponentials, sum, probabilities). queries, keys: the factors of `products`. values:
+    the factor of `result`.
+    swapped: of both products, whether queries, and weights, are the second factor. key: the axis of `products` (and its followers) along
+    the keys.
+    rows: positions in the axes of `result` along which all queries have the same keys and values. heads: the position of an axis of which
+    each aligned run of `run` shares them too (grouped-query attention); None where there is none, and run is 1. column: position likewise.
+    least: a lower bound of total (0: any value). scale: the positive factor from products to scores, if scores are nothing else; else None.
+    point: maps the axes of `products` other than `key`, by name, to those of `result`.
 
-    Of a part of the keys there are no shares: the values are weighted by the powers, and others may read `top` and `total` too. `top` is
-    then `lowest` at least.
+    For a part of the keys there are no shares: the values are weighted by the exponentials, and others may read `top` and `total` too.
+    `top` is then at least `lowest`.
     """
 
     products: Compute
@@ -67,7 +69,7 @@ class Attention:
 
     @property
     def passes(self) -> int:
-        """Products of tensor cores for one."""
+        """Tensor-core products for one product."""
         rounded = in_tf32(self.products) and in_tf32(self.result)
         return 1 if rounded else PASSES[self.values.dtype]
 
@@ -79,7 +81,7 @@ class Attention:
 
     @property
     def lowest(self) -> float | None:
-        """Of a part of the keys, what its largest score is at least; None for all keys."""
+        """For a part of the keys, a lower bound of its maximum score; None for all keys."""
         return None if self.shares is not None else _lowest(self.top)
 
     def of_row(self, s: Compute) -> dict[str, Expr]:
@@ -89,7 +91,7 @@ class Attention:
 
 
 def attention(result: Compute, computes: Computes) -> Attention | None:
-    """The softmax-weighted sum whose last statement is `result`, or None. computes: all that it may be made of, by name."""
+    """The softmax-weighted sum whose last statement is `result`, or None. computes: its possible operands, by name."""
     mixture = contraction(result)
     if mixture is None or len(result.reduce) != 1 or len(mixture.m) + len(mixture.n) < 2:
         return None
@@ -104,7 +106,7 @@ def attention(result: Compute, computes: Computes) -> Attention | None:
 
 
 def _reads_itself(found: Attention) -> bool:
-    """Whether an operand is made on the way, as in softmax(x) · softmax(x)ᵀ."""
+    """Whether an operand is itself an intermediate result, as in softmax(x) · softmax(x)ᵀ."""
     inner = {c.out for c in found.inner}
     operands = (found.queries, found.keys, found.values)
     return any(x.tensor in inner for e in operands for x in loads(e))
@@ -156,7 +158,7 @@ def _of(
 
 
 def stored(method: Attend, computes: Sequence[Compute]) -> Attention:
-    """The match that a step's method names. computes: the step's, up to the result."""
+    """The match that a step's method describes. computes: the step's, up to the result."""
     *before, result = computes
     shares = None if method.part else before.pop()
     products, *scores, top, powers, total = before
@@ -229,8 +231,8 @@ def softmax(
 def _part(
     powers: Compute, place: int, computes: Computes
 ) -> tuple[Compute, Compute, Compute, Compute, float] | None:
-    """(powers, total, top, scores, 0), where the powers are those of a softmax along the axis at `place` that nobody divides before
-    something is weighted by them."""
+    """(powers, total, top, scores, 0), where the powers are those of a softmax along the axis at `place` that are not divided before
+    they weight the values."""
     found = _powers(powers, place, computes)
     if found is None or _lowest(found[0]) is None:
         return None
@@ -239,7 +241,7 @@ def _part(
 
 
 def _lowest(top: Compute) -> float | None:
-    """What the largest score is at least, if that is a number."""
+    """A lower bound of the maximum score, if that is a number."""
     match uncast(top.body):
         case Binary("max", _, Const(float() as lowest)) if math.isfinite(lowest):
             return lowest
@@ -248,12 +250,12 @@ def _lowest(top: Compute) -> float | None:
 
 
 def _totals(total: Compute, powers: Compute, place: int) -> bool:
-    """Whether `total` adds up `powers` along their axis at `place`."""
+    """Whether `total` sums `powers` along their axis at `place`."""
     return total.combiner == "sum" and _along(uncast(total.body), total, powers, place)
 
 
 def _powers(powers: Compute, place: int, computes: Computes) -> tuple[Compute, Compute] | None:
-    """(top, scores) of powers = exp(scores - top), the latter the largest score along the axis at `place`."""
+    """(top, scores) of powers = exp(scores - top), where top is the maximum score along the axis at `place`."""
     if powers.reduce:
         return None
     match powers.body:
@@ -278,7 +280,7 @@ def _powers(powers: Compute, place: int, computes: Computes) -> tuple[Compute, C
 
 
 def _scale(products: Compute, scores: tuple[Compute, ...]) -> float | None:
-    """As `Attention.scale` has it."""
+    """`Attention.scale`."""
     if len(scores) != 1 or products.out.dtype is not DType.F32:
         return None
     match scores[0].body:
@@ -301,7 +303,7 @@ def _along(x: Expr, reduced: Compute, over: Compute, place: int) -> bool:
 
 
 def _without(x: Load, s: Compute, place: int) -> bool:
-    """Whether `s` reads x at its own position, the axis at `place` left out."""
+    """Whether `s` reads x at its own position, without the axis at `place`."""
     rest = [a for p, a in enumerate(s.axes) if p != place]
     return len(rest) == len(x.index) and all(map(_is, x.index, rest))
 
@@ -311,8 +313,8 @@ def _is(i: Expr, axis: Axis) -> bool:
 
 
 def _followed(scores: Compute, computes: Computes) -> tuple[Compute, ...]:
-    """The sum of products that `scores` is made of element by element, and what follows it; () if there is none, or are several. What else they
-    read of their shape, a bias, is made of no sums."""
+    """The sum of products from which `scores` is computed element by element, and its followers; () if there is none, or are several.
+    Other operands of that shape, as a bias, are computed without sums."""
     known: dict[str, tuple[Compute, ...]] = {}
 
     def chain(s: Compute) -> tuple[Compute, ...]:
@@ -328,13 +330,13 @@ def _followed(scores: Compute, computes: Computes) -> tuple[Compute, ...]:
 
 
 def _shaped(x: Load, s: Compute, computes: Computes) -> bool:
-    """Whether x is what `s` follows: computed, of its shape, at its own position."""
+    """Whether x is an element-wise operand of `s`: computed, of its shape, at its own position."""
     made = computes.get(x.tensor.name)
     return made is not None and made.out.shape == s.out.shape and follows(s, [x])
 
 
 def _point(products: Compute, weights: Load, place: int) -> dict[str, Expr] | None:
-    """The axes of `products` but for the keys', as the result names them: each an axis of its own."""
+    """The axes of `products` other than the keys', as the result names them: each a separate axis."""
     out: dict[str, Expr] = {}
     for p, (axis, i) in enumerate(zip(products.axes, weights.index, strict=True)):
         if p == place:

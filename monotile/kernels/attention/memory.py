@@ -5,14 +5,14 @@ from monotile.kernels.common.panels import panel_bytes
 
 
 def attend_bytes(a: Attend, features: int, columns: int, warps: int, size: int) -> int:
-    """Queries and every slice's ring of keys and values, if these are not read directly; in their place what the slices have found meets
-    afterwards. size: bytes of an element."""
+    """Queries and every slice's ring of keys and values, if these are not read directly; afterwards the slices combine their results in
+    the same memory. size: bytes of an element."""
     slices = a.slices(warps)
     pitch = columns + (8 if columns % 16 == 0 else 0)
     found = slices * (-(-a.block_m * (pitch + 2) // 4) * 4) * 4
     if a.direct:
         return found
-    if a.instruction == "wgmma":  # panels of 64, one behind the other: lines of 128 bytes
+    if a.instruction == "wgmma":  # panels of 64, one after the other: lines of 128 bytes
         features, columns = (-(-n // 64) * 64 for n in (features, columns))
         ring = slices * a.depth * a.chunk * (features + columns) * 2
         return max(a.block_m * features * 2 + ring, found)

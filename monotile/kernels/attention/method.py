@@ -1,4 +1,4 @@
-"""How a softmax-weighted sum is computed."""
+"""The methods of softmax-weighted sums in a Plan."""
 
 from typing import ClassVar, Literal
 
@@ -12,20 +12,20 @@ DIRECT_DEPTHS = (1, 2)  # chunks of them in registers
 
 
 class Attend(Method, Frozen, frozen=True, tag="attend"):
-    """A softmax-weighted sum, streamed along the keys (FlashAttention): `match.Attention` says what its computes are.
+    """A softmax-weighted sum, streamed along the keys (FlashAttention): `match.Attention` describes its computes.
 
-    The anchor is the result, number `result` of the step's computes; those before it are never stored. m, n: positions in
-    the step's dims: rows of queries, columns of values; the other dims are batches, walked one by one. The rows are those of a head, or of
-    the heads that share keys as well, heads first; then a tile of m lies within such heads. A task has block_m of them at most. Keys are cut in chunks of `chunk`, which slices of the warps deal among themselves, each with its
-    own ring of `depth` chunks of keys and values; what each of them has found is put together at the end. A slice is one
-    warp, by wgmma block_m / 16 of them, each with 16 rows.
-    What was matched: along: the position of the keys in the axes of the scores. queries_second, weights_second: whether
-    the queries are the second factor of the scores' products, and the softmax of the result's. least: the softmax's total is at least so much. scale: scores are
-    the products of queries and keys times so much and nothing else, which the exponentials take in; None where more follows.
-    Operands that are read directly have no ring: a warp's registers hold `depth` chunks, and block_m is the rows that there are.
-    passes: 3 where operands are float32, products of tensor cores for one (`matmul.Matmul.passes`); 1 of those that may be rounded to TF32.
-    part: of a part of the keys: there is no softmax, the values are weighted by its powers, and their largest score and their total are
-    results too, which are stored where anyone reads them.
+    The anchor is the result, number `result` of the step's computes; those before it are never stored. m, n: positions in the step's dims:
+    rows of queries, columns of values; the other dims are batches, walked one by one. The rows are those of a head, or also of the heads
+    that share keys, heads first; then a tile of m is within such heads. A task has block_m of them at most. Keys are cut in chunks of
+    `chunk`, which slices of the warps divide among themselves, each with a separate ring of `depth` chunks of keys and values; the results
+    of the slices are combined at the end. A slice is one warp, for wgmma block_m / 16 of them, each with 16 rows.
+    What was matched: along: the position of the keys in the axes of the scores. queries_second, weights_second: whether the queries are the
+    second factor of the scores' products, and the softmax of the result's. least: a lower bound of the softmax's sum. scale: the factor
+    from products of queries and keys to scores, which the exponentials include; None where scores are anything else.
+    Operands that are read directly have no ring: a warp's registers hold `depth` chunks, and block_m is the number of rows.
+    passes: 3 where operands are float32, tensor-core products for one (`matmul.Matmul.passes`); 1 for those that may be rounded to TF32.
+    part: for a part of the keys: there is no softmax, the values are weighted by its exponentials, and their maximum score and their sum
+    are results too, which are stored if they have readers.
     """
 
     reads_shared: ClassVar[bool] = False
@@ -60,11 +60,11 @@ class Attend(Method, Frozen, frozen=True, tag="attend"):
 
     @property
     def padded(self) -> int:
-        """Rows that tensor cores compute of a block."""
+        """Rows that tensor cores compute for a block."""
         return -(-self.block_m // 16) * 16
 
     def slices(self, warps: int) -> int:
-        """Of `warps` of a worker."""
+        """The number of slices of a worker's `warps`."""
         return warps * 16 // self.block_m if self.instruction == "wgmma" else warps
 
     def describe(self) -> str:

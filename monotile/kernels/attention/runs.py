@@ -1,4 +1,4 @@
-"""Rows of which some have other keys than the rest."""
+"""Attention with different live keys for different rows: runs of rows with equal ends."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from monotile.ir.program import At, Compute
 from monotile.kernels.attention.match import Attention
 
 WHOLE = 16  # rows of the smallest block
-LIVE_KEYS = 8  # keys for each that is assumed to count for a run of rows
+LIVE_KEYS = 8  # live keys for each that are assumed for a run of rows
 
 
 def in_runs(found: Attention, c: Compute, at: Sequence[At]) -> bool:
-    """Whether the tasks of a softmax-weighted sum, of which `c` is a reduction along the keys, can each lie within one of the runs `at`."""
+    """Whether the tasks of a softmax-weighted sum, of which `c` is a reduction along the keys, can each be within one of the runs `at`."""
     if found.shares is None or c not in (found.top, found.total, found.result):
-        return False  # of a part of the keys there are few rows, which end as a cache does
+        return False  # a part of the keys has few rows, which end as a cache does
     own = _axes(found, c)
     rows = [a for p in found.rows if (a := found.result.axes[p]).extent > 1]
 
@@ -30,7 +30,7 @@ def in_runs(found: Attention, c: Compute, at: Sequence[At]) -> bool:
 
 
 def alike(found: Attention) -> bool:
-    """Whether all that is reduced along the keys ends alike in each row."""
+    """Whether all reductions along the keys have the same ends in each row."""
 
     def ends(c: Compute) -> list[object]:
         own = _axes(found, c)
@@ -40,7 +40,8 @@ def alike(found: Attention) -> bool:
 
 
 def usual_keys(found: Attention) -> int:
-    """How many keys a task mostly walks: where runs of rows end apart, those of a part of all and of the neighbours that a run may have."""
+    """How many keys a task typically walks: where runs of rows have different ends, a fraction of all, plus the neighbours that a run
+    may have."""
     keys = found.key.extent
     x = found.result.live_along(found.result.reduce[0])
     run = max((a.run for a in x.at), default=1) if x is not None else 1
@@ -48,7 +49,7 @@ def usual_keys(found: Attention) -> int:
 
 
 def _axes(found: Attention, c: Compute) -> Mapping[str, Axis]:
-    """Those of a reduction along the keys in those of the result."""
+    """The axes of a reduction along the keys in those of the result."""
     if c == found.result:
         return {a.name: a for a in c.axes}
     return {n: a for n, a in found.of_row(c).items() if isinstance(a, Axis)}

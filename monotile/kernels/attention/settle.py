@@ -1,4 +1,4 @@
-"""How warps read the operands of attention, and how threads take its sums."""
+"""Fixes how warps load the operands of attention, and how threads divide its sums."""
 
 import msgspec
 

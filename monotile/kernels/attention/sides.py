@@ -1,4 +1,4 @@
-"""The operands of attention as its step reads them."""
+"""The operands of attention in the form in which its step reads them."""
 
 from monotile.codegen.view import View
 from monotile.ir.program import Compute
@@ -10,7 +10,7 @@ from monotile.plan.nodes import Step
 
 
 def exact_sides(step: Step, view: View) -> tuple[Operand, Operand, Operand]:
-    """How warps can read queries, keys and values at best, as the method wants them."""
+    """The best way for warps to load queries, keys and values, given the method's wishes."""
     a, names = step.method, step.computes[: step.anchor + 1]
     assert isinstance(a, Attend)
     found = stored(a, [s for n in names if isinstance(s := view.statements[n], Compute)])

@@ -1,4 +1,4 @@
-"""Whether threads and tasks of a Scatter write where others do."""
+"""Whether threads and tasks of a Scatter may write to the same element."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from monotile.plan.invalid import fail
 
 
 def check_apart(c: Checked, shared: Iterable[int]) -> None:
-    """Raises where two writes may meet. shared: positions of the dims that threads or tasks share."""
+    """Raises where two writes may collide. shared: positions of the dims that threads or tasks share."""
     s = c.anchor
     if not isinstance(s, Scatter):
         return

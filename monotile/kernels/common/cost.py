@@ -1,6 +1,6 @@
-"""How long a task takes: bytes over bandwidth, operations over rate, a latency for each dependent step.
+"""Cost model of a task: bytes over bandwidth, operations over rate, a latency for each dependent step.
 
-A model to rank by (Roller), scored by the memory level that each operand comes from (Welder); not a prediction.
+It is used to rank candidates (Roller), by the memory level that each operand comes from (Welder); it is not a prediction.
 """
 
 import functools
@@ -14,9 +14,9 @@ from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter, expressions, value_of
 from monotile.targets.target import Target
 
-SECTOR = 32  # bytes that memory gives at least
-ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, as floating point rounds
-LINE = 128  # bytes that one request brings where neighbours are asked for together
+SECTOR = 32  # bytes of the smallest memory transaction
+ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, due to floating-point rounding
+LINE = 128  # bytes of one request when neighbours are loaded together
 _PLAIN = frozenset(
     {"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round", "to_tf32"}
 )
@@ -26,7 +26,7 @@ Extents = dict[str, int]  # of every axis within one task
 
 @functools.lru_cache(maxsize=4096)
 def operations(s: Compute | Scatter, transcendental: float) -> float:
-    """Arithmetic operations an element costs, index arithmetic left out. transcendental: what one counts for."""
+    """Arithmetic operations of an element, without index arithmetic. transcendental: what one counts for."""
     return 1.0 + sum(transcendental if costly else 1.0 for costly, _ in arithmetic(s))
 
 
@@ -45,7 +45,7 @@ def arithmetic(s: Compute | Scatter) -> Iterator[tuple[bool, Expr]]:
 
 
 def following(step: tuple[Compute | Scatter, ...], target: Target) -> float:
-    """Operations that follow an element of a step's first statement."""
+    """Operations of the epilogue, for each element of a step's first statement."""
     return sum(operations(s, target.model.common.transcendental) for s in step[1:])
 
 
@@ -61,8 +61,8 @@ class Access:
     """How the threads of a worker walk a step's elements.
 
     width: neighbours that a thread takes at once. across: outputs that a warp takes at once. along: points of the reduction, likewise.
-    order: in which the reduce axes are flattened. turns: how often a thread waits for what it reads from memory.
-    alone: seconds of the step where every thread makes outputs by itself, given how many times those of neighbours its requests are.
+    order: in which the reduce axes are flattened. turns: how often a thread waits for loads from memory.
+    alone: seconds of the step where every thread computes outputs by itself, given by how much its loads exceed those of neighbours.
     of_point, of_output: further operations of each point, and of each output.
     """
 
@@ -84,7 +84,7 @@ def simple_seconds(
     after: float,
     target: Target,
 ) -> float:
-    """One task of a step without a pipeline of operands.
+    """Seconds of one task of a step without a pipeline of operands.
 
     own: tensors that the stage itself holds on chip. after: operations that follow each element.
     """
@@ -125,7 +125,7 @@ def simple_seconds(
 
 
 def _with_own_terms(s: Compute, extents: Extents) -> Extents:
-    """`extents` with the terms that the outputs of a task have together, where each has a share of its own."""
+    """`extents` with the terms that the outputs of a task have together, where each has a part of them."""
     ends, share = own_ends(s), share_of_terms(s)
     if ends is None or share == 1.0:
         return extents
@@ -135,7 +135,7 @@ def _with_own_terms(s: Compute, extents: Extents) -> Extents:
 
 
 def chip_seconds(values: int, target: Target) -> float:
-    """One pass over so many values of 4 bytes, on chip."""
+    """Seconds of one pass over so many values of 4 bytes, on chip."""
     return values * 4 / (target.model.common.chip_speedup * target.worker_bandwidth)
 
 
@@ -144,7 +144,7 @@ def round_up(value: int, step: int) -> int:
 
 
 def _warp_extents(s: Compute | Scatter, extents: Extents, access: Access) -> Extents:
-    """Of what the threads of a warp take at once."""
+    """Extents of the elements that the threads of a warp take at once."""
     reduce = s.reduce if isinstance(s, Compute) else ()
     if access.order:
         reduce = tuple(reduce[p] for p in access.order)
@@ -157,15 +157,15 @@ def _warp_extents(s: Compute | Scatter, extents: Extents, access: Access) -> Ext
 
 
 def _scattered(x: Load, warp: Extents, vector: int, target: Target) -> float:
-    """How many times the requests of neighbours a warp's are: each line that it touches is looked up by itself."""
+    """The ratio of a warp's memory requests to those for contiguous elements: each line that it touches is a separate request."""
     size = x.tensor.dtype.itemsize
     lines = footprint(x, warp) / min(run_bytes(x, warp), LINE)
     return max(1.0, lines / max(1.0, target.warp * vector * size / LINE))
 
 
 def _far_use(s: Compute | Scatter, x: Load, extents: Extents, vector: int, target: Target) -> float:
-    """The part of the bandwidth that a task's accesses of `vector` elements reach: narrow ones are too few in flight, and memory gives
-    whole sectors. A worker that sums by itself waits for each run of neighbours."""
+    """The fraction of the bandwidth that a task's accesses of `vector` elements reach: too few narrow ones are in flight, and memory
+    transfers whole sectors. A worker that sums by itself waits for each contiguous run."""
     if not target.has.coalescing:
         if (
             not isinstance(s, Compute)
@@ -181,7 +181,7 @@ def _far_use(s: Compute | Scatter, x: Load, extents: Extents, vector: int, targe
 
 
 def _walked(s: Compute, extents: Extents) -> Iterator[Extents]:
-    """What a worker takes at a time that sums by itself: the terms of a result, or neighbouring results."""
+    """The elements that a worker that sums by itself takes at a time: the terms of a result, or neighbouring results."""
     yield {a.name: extents[a.name] for a in s.reduce}
     yield {a.name: extents[a.name] for a in s.axes}
 

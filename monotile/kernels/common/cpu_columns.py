@@ -1,7 +1,7 @@
-"""What is the same for a whole column, on the CPU: computed once for a rectangle of sums or elements, not once a row.
+"""Hoists values that are constant along a column, on the CPU: computed once for a rectangle of sums or elements, not once a row.
 
-A normalisation's scale is `rsqrt(variance + epsilon)` of a channel: with channels along the columns each row would take the root again. And each
-would convert what is stored in 16 bits.
+A normalisation's scale is `rsqrt(variance + epsilon)` of a channel: with channels along the columns each row would compute the root
+again. And each row would convert values that are stored in 16 bits.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Elements that are stored as codes, decoded along a line into a buffer: a loop over words, in which each place of a word has its own statement."""
+"""Decodes packed elements along a line into a buffer: a loop over words, with one statement for each position of a word."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What rows in registers read, asked for before it is used: at once for a row, and in each round for the next one's."""
+"""Prefetches the operands of rows in registers: all of a row at once, and in each round the next row's."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

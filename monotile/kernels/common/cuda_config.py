@@ -1,4 +1,4 @@
-"""The configuration structs of the device headers, as text. A field that has its default is left out."""
+"""Configuration structs of the device headers, as text. Fields with default values are omitted."""
 
 from collections.abc import Mapping
 

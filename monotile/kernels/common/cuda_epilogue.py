@@ -1,4 +1,4 @@
-"""What becomes of the sums of a product, or of attention: lambdas that the device code calls for each vector of them."""
+"""Epilogues of a product or of attention: lambdas that the device code calls for each vector of sums."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Loops of a block that leave out what is dead, and conditions on what is left."""
+"""Loops of a block that skip dead elements, and conditions on live ones."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,4 @@
-"""The operands of a contraction, or of attention: functors that say where a vector of one lies, or compute it, and their
-`mt::Side`."""
+"""The operands of a contraction, or of attention: functors that give the address of a vector or compute it, and their `mt::Side`."""
 
 import math
 from collections.abc import Mapping, Sequence

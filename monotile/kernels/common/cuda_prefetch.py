@@ -1,4 +1,4 @@
-"""What can be asked for before it is used."""
+"""Which loads can be prefetched."""
 
 from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple

@@ -1,14 +1,14 @@
-"""Rows in registers: what a row reads is asked for at once, its sums meet across the lanes, and nothing lies on chip.
+"""Rows in registers: a row's operands are loaded at once, its sums are reduced across the lanes, and nothing is stored on chip.
 
-Fetched rows_steady[2], rows_held[2];                what the lane reads of its row, an element for each turn
-mt::Words<Fetched> early_rows_steady[2];             the same, asked for before the hand-off
-mt::Words<Fetched> next_rows_held[2];                of the next round's row, asked for before this one's sums
-mt::Words<Fetched> early_all_steady[2];              what all rows read alike, asked for before several rounds
-float x_3[2 * 8];                                    a wide value, for whoever reads it later
-part[0] = ...; mt::across<mt::Sum<float>, 64, 1>;    a sum, which all lanes of the row then know
+Fetched rows_steady[2], rows_held[2];                the lane's elements of its row, one for each turn
+mt::Words<Fetched> early_rows_steady[2];             the same, prefetched before the hand-off
+mt::Words<Fetched> next_rows_held[2];                of the next round's row, prefetched before this one's sums
+mt::Words<Fetched> early_all_steady[2];              operands that all rows share, prefetched before several rounds
+float x_3[2 * 8];                                    a wide value, for its readers
+part[0] = ...; mt::across<mt::Sum<float>, 64, 1>;    a sum, which all lanes of the row then have
 mt::moments<64, 8, 64>(values, ...);                 a sum and that of the squared distances from the mean
 
-What a row is made of may be given: the sums of a product, which lie on chip.
+A row may be computed from given values: the sums of a product, which are on chip.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""How the threads of a block share a step's region."""
+"""How the threads of a block divide a step's region."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,6 +1,6 @@
-"""Results of a contraction that leave it by rows, because these are of odd length: no vector of them is aligned in place.
+"""Stores results of a contraction row by row where rows have odd length, so that no vector of them is aligned.
 
-What the text written here means is said in `targets/cuda/device/contract_sums.cuh`.
+The meaning of the emitted text is documented in `targets/cuda/device/contract_sums.cuh`.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How threads take what follows the sums of a product, or of attention."""
+"""How threads divide the epilogue of a product, or of attention."""
 
 from dataclasses import dataclass
 
@@ -20,8 +20,9 @@ WORD = 4  # bytes that a shift moves: an element is no wider
 
 class Epilogue(Frozen, frozen=True):
     """width: neighbouring sums that a thread takes at once.
-    by_rows: no vector of some results is aligned in place, as their rows are of odd length: they wait in cells on chip and leave row by row.
-    steady: a thread has several turns and the same columns in all of them, so it loads what depends on these alone once.
+    by_rows: no vector of some results is aligned in place, as their rows are of odd length: they wait in cells on chip and are stored row
+    by row.
+    steady: a thread has several turns and the same columns in all of them, so it loads operands that depend on these alone once.
     """
 
     width: int = 1
@@ -37,7 +38,7 @@ class Epilogue(Frozen, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """A result and one of its places. cell: the byte of its vector's place on chip at which its elements begin."""
+    """A result and one of its places. cell: the byte of its vector's cell on chip at which its elements begin."""
 
     made: Compute
     place: Place
@@ -47,7 +48,7 @@ class RowResult:
 def epilogue_of(
     view: View, site: Site, m: int, n: int, block: tuple[int, int], threads: int
 ) -> Epilogue:
-    """The widest that there is. m, n: dims of the rows and columns. block: of sums, taken by so many threads at a time."""
+    """The widest possible. m, n: dims of the rows and columns. block: of sums, taken by so many threads at a time."""
     anchor, columns = site.anchor, site.step.dims[n]
     assert isinstance(anchor, Compute)
     width, by_rows = fitting(exact_width(WIDEST, anchor, (columns,)), block[1]), False
@@ -57,7 +58,7 @@ def epilogue_of(
 
 
 def _steady(m: Dim, n: Dim, block: tuple[int, int], threads: int, width: int) -> bool:
-    """As `FIXED_COLUMNS` of `mt::Product` has it."""
+    """`FIXED_COLUMNS` of `mt::Product`."""
     rows, columns = min(block[0], m.tile), min(block[1], n.tile)
     across = -(-columns // width)
     return across <= threads and 8 * (threads % across) <= threads and rows * across > threads
@@ -72,7 +73,7 @@ def why_not(
     block: tuple[int, int],
     threads: int,
 ) -> str | None:
-    """Why threads cannot take the sums so; None where they can."""
+    """Why threads cannot take the sums in this way; None where they can."""
     dims = site.step.dims
     if given.width not in (1, 2, WIDEST) or block[1] % given.width:
         return f"{given.width} sums at once of {block[1]} columns"
@@ -87,10 +88,11 @@ def why_not(
 
 
 def row_results(view: View, site: Site, n: int, width: int) -> tuple[RowResult, ...]:
-    """What leaves a product whose columns are the dim `n` by rows, so that its epilogue can take `width` neighbours at once.
+    """Results of a product with columns along the dim `n` that are stored by rows, so that its epilogue can take `width` neighbours at
+    once.
 
-    Nothing where rows are of even length, or where some result can be stored as vectors in neither way; nor where one stays on
-    chip, to which the way would be no shorter, or is made of several sums.
+    None where rows are of even length, or where some result can be stored as vectors in neither way; nor where one stays on chip, or is
+    computed from several sums.
     """
     anchor, r = site.anchor, site.ranges[n]
     last = anchor.axes[-1]
@@ -100,7 +102,7 @@ def row_results(view: View, site: Site, n: int, width: int) -> tuple[RowResult, 
     lane = Axis(LANE, width)
     vector = placed(site.point, {r.variable.name: neighbours(r.variable, width)})
     found: list[RowResult] = []
-    end = 0  # of what a vector's cell holds
+    end = 0  # end of a vector's cell
     for s in (anchor, *site.followers):
         if not isinstance(s, Compute) or s.out.name in view.sent:
             return ()
@@ -108,7 +110,7 @@ def row_results(view: View, site: Site, n: int, width: int) -> tuple[RowResult, 
         start = -(-end // (width * size)) * width * size
         for place in stored(view.places[s.out.name]):
             if view.packs(s.out, [vector[a.name] for a in s.axes], place, lane):
-                continue  # there every vector is aligned
+                continue  # every vector is aligned there
             index = [site.point[a.name] for a in s.axes]
             straight = view.strides(s.out, index, place, (r.variable,)) == (1,)
             if size > WORD or isinstance(place, ON_CHIP) or not straight:

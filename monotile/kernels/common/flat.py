@@ -27,7 +27,8 @@ def flat(
     accesses: Accesses,
     scratch: int = 0,
 ) -> Iterator[Draft]:
-    """All axes as one, where no bound says otherwise. at_once: elements that the threads of a worker take at once. vector: that one takes."""
+    """All axes as one, where bounds allow it. at_once: elements that the threads of a worker take at once. vector: elements that one
+    takes."""
     anchor = group.steps[0][0]
     axes = anchor.axes
     total = math.prod(a.extent for a in axes)
@@ -45,14 +46,15 @@ def flat(
 
 
 def _needs_dim(s: Compute) -> bool:
-    """Whether a walk of some axis leaves out what is dead. Tasks do, where a size of the call bounds the outermost axis (`Stage.live`)."""
+    """Whether a walk of some axis skips dead elements. Whole tasks do, where a size of the call bounds the outermost axis
+    (`Stage.live`)."""
     bounded = [x for x in s.live if x.axis in s.axes]
     outermost = next((a for a in s.axes if a.extent > 1), None)
     return not all(x.axis == outermost and x.prefix is not None for x in bounded)
 
 
 def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
-    """The last bounded axis as a dim of its own: whole, or in as many parts as leave each worker one task."""
+    """The last bounded axis as a separate dim: whole, or in as many parts as leave each worker one task."""
     p = max(p for p, a in enumerate(s.axes) if s.live_along(a) is not None)
     extent = s.axes[p].extent
     sides = (tuple(range(p)), tuple(range(p + 1, len(s.axes))))
@@ -70,8 +72,8 @@ def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
 
 
 def _within_runs(s: Compute, p: int, at: Mapping[Axis, int], target: Target) -> tuple[Dim, ...]:
-    """Axis p whole, but for its own runs; of the others that bounds depend on, and those before it, as much as each worker has one task of, within
-    one run of each."""
+    """Axis p whole, within its runs; of the other axes that bounds depend on, and those before it, as much as gives each worker one
+    task, within one run of each."""
     tasks, stage, out = 1, 0, list[Dim]()
     for q, a in enumerate(s.axes):
         if a not in at and q >= p:
@@ -99,7 +101,7 @@ def runs_of(s: Compute) -> dict[Axis, int]:
 
 
 def _alike(s: Compute, runs: Mapping[Axis, int], vector: int, target: Target) -> tuple[Dim, ...]:
-    """About one task a worker, of elements with the same terms: an axis of `runs` has a dim of its own, and neighbours between them one."""
+    """About one task a worker, of elements with the same terms: an axis of `runs` has a separate dim, and neighbours between them one."""
     apart = math.prod(-(-a.extent // n) for a, n in runs.items())
     parts = max(1, target.workers // max(1, apart))
     groups = itertools.groupby(enumerate(s.axes), lambda at: at[1] if at[1] in runs else None)
@@ -134,7 +136,7 @@ def draft(
     accesses: Accesses,
     scratch: int = 0,
 ) -> Draft:
-    """A group of one step cut along `dims`, each of which a tile axis of its own cuts, in order, if any does."""
+    """A group of one step cut along `dims`, each by a separate tile axis, in order, where it is cut at all."""
     anchor, target = group.steps[0][0], context.target
     grid = tuple(-(-d.extent // d.tile) for d in dims if d.stage is not None)
     tasks = max(1, math.prod(grid))
@@ -173,7 +175,7 @@ def in_rows(
 
 
 def innermost(site: RowSite) -> int:
-    """How long vectors of a task may be along the last axis: the largest power of two that divides what it has of it, its lead left out."""
+    """How long vectors of a task may be along the last axis: the largest power of two that divides its part of it, without its lead."""
     last = len(site.anchor.axes) - 1
     size = site.extents[site.anchor.axes[last].name] - site.lead.get(last, 0)
     return size & -size

@@ -1,4 +1,4 @@
-"""Rows that lanes hold in registers: how the lanes share one, what a thread needs for it, and how long it takes."""
+"""Rows held in registers: how lanes divide one, the registers that a thread needs, and the cost."""
 
 import math
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from monotile.kernels.common.rowwise import Rowwise
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
-MOST_WORDS = 96  # registers of a thread for what it reads and holds
+MOST_WORDS = 96  # registers of a thread for operands and held values
 PART = 8  # bytes of a part of a sum, at most
 
 
@@ -40,10 +40,10 @@ class HoldsRows(Lanes, Protocol):
 
 
 class RowWork(msgspec.Struct, frozen=True):
-    """What a row takes, without names.
+    """The work of a row, without names.
 
-    length: its elements. operations: of each. sums: values that its lanes put together; pairs: of these, found in one pass. read: bytes of an element of all
-    that it reads, and whether rows differ in it. stored: bytes of an element of the result. size: words of a wide value.
+    length: its elements. operations: of each. sums: values that its lanes reduce; pairs: of these, found in one pass. read: bytes of an
+    element of each operand, and whether rows differ in it. stored: bytes of an element of the result. size: words of a wide value.
     """
 
     length: int
@@ -59,22 +59,22 @@ class RowWork(msgspec.Struct, frozen=True):
         return turns(self.length, share)
 
     def words(self, share: Lanes, rounds: int) -> int:
-        """Registers of a thread. What is of the row is there twice in several rounds: this one's and the next one's."""
+        """Registers of a thread. Row operands are held twice in several rounds: this one's and the next one's."""
         elements = self.turns(share) * share.vector
         read = sum(
             -(-elements * size // 4) * (2 if rounds > 1 and own else 1) for size, own in self.read
         )
-        held = 2 * elements * self.size  # a wide value, and the one made of it
+        held = 2 * elements * self.size  # a wide value, and the one computed from it
         return read + held
 
     def arithmetic(self, share: Lanes, target: Target) -> float:
-        """Seconds in which all threads of a worker compute a row each group of them."""
+        """Seconds in which all threads of a worker compute one row for each group."""
         rate = target.flops["fma"] / 2 / target.workers / target.threads
         each = self.operations * share.vector + self.scattered(share, target)
         return self.turns(share) * each / rate
 
     def scattered(self, share: Lanes, target: Target) -> float:
-        """Operations of a thread that the requests for a vector count for, beyond those of neighbours: rows of few lanes touch many lines."""
+        """Extra operations of a thread for a vector's loads, beyond those of neighbours: rows of few lanes touch many lines."""
         lanes, vector = min(share.lanes, target.warp), share.vector
         total = 0.0
         for size in (*(size for size, own in self.read if own), self.stored):
@@ -83,19 +83,19 @@ class RowWork(msgspec.Struct, frozen=True):
         return target.model.common.request * total
 
     def meeting(self, share: Lanes, target: Target) -> float:
-        """Latencies in which the lanes of a row put their values together."""
+        """Latencies in which the lanes of a row combine their values."""
         pairs = self.pairs if even(self.length, share, target) else 0
         model = fitted(target.model.rowwise)
         each = model.reduction if share.lanes > target.warp else model.reduction / 2
         return (self.sums - pairs) * each
 
     def moved(self, rows: int, target: Target, *, own: bool = False) -> float:
-        """Seconds in which what `rows` rows read comes; own: what rows differ in alone."""
+        """Seconds to load the operands of `rows` rows; own: those in which rows differ alone."""
         nbytes = sum(size for size, differs in self.read if differs or not own) * self.length
         return nbytes * rows / target.worker_bandwidth
 
     def further_round(self, share: Lanes, rows: int, target: Target) -> float:
-        """Seconds of a round of `rows` rows whose operands were asked for in the one before."""
+        """Seconds of a round of `rows` rows whose operands were prefetched in the one before."""
         chain = fitted(target.model.rowwise).chain
         waits = target.latency_seconds * (chain + self.meeting(share, target))
         return max(self.moved(rows, target, own=True) + self.arithmetic(share, target), waits)
@@ -104,8 +104,8 @@ class RowWork(msgspec.Struct, frozen=True):
 def row_work(
     found: Rowwise, pairs: int, transcendental: float, numbers: Iterable[Axis] | None = None
 ) -> RowWork:
-    """What `found` takes. pairs: sums that may be found in one pass with others. transcendental: operations that such a function counts for. numbers: of
-    the anchor's axes those by which the rows of a task differ; None: all of rows."""
+    """The work of `found`. pairs: sums that may be found in one pass with others. transcendental: operations that such a function counts
+    for. numbers: of the anchor's axes those by which the rows of a task differ; None: all of rows."""
     rows = frozenset(found.anchor.axes[: found.rows] if numbers is None else numbers)
     return RowWork(
         math.prod(found.span),
@@ -136,7 +136,7 @@ def even(length: int, share: Lanes, target: Target) -> bool:
 
 
 def far_loads(found: Rowwise) -> tuple[Load, ...]:
-    """What each element of a row reads that the step does not make, and finds without looking anything up: each once, at the
+    """Loads for each element of a row of tensors that the step does not compute, at addresses without look-ups: each once, at the
     anchor's axes."""
     own = {s.out.name for s in found.order}
     out = dict[Load, None]()

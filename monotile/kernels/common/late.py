@@ -1,4 +1,4 @@
-"""What keeps a stage from waiting for its hand-off within its first step."""
+"""Reasons why a stage cannot wait for its hand-off within its first step."""
 
 from collections.abc import Iterable, Mapping
 
@@ -16,8 +16,8 @@ def several_blocks(step: Step, blocks: Mapping[int, int]) -> bool:
 
 
 def looks_up(step: Step, statements: Statements, names: Iterable[str] | None = None) -> str | None:
-    """Why addresses cannot be found before the hand-off: some of them are in memory, or the step is no Compute. names: of the statements
-    that are looked at; None: those up to the anchor."""
+    """Why addresses cannot be computed before the hand-off: some depend on memory, or the step is no Compute. names: of the statements
+    that are checked; None: those up to the anchor."""
     made = [statements[n] for n in names or step.computes[: step.anchor + 1]]
     found = (x for s in made for x in loads_of(s))
     if not all(isinstance(s, Compute) for s in made) or any(

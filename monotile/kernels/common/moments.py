@@ -1,7 +1,7 @@
 """Sums of squared distances from a mean, which one pass over a row finds together with its sum.
 
-The Program has two passes, which lose no digits: the sum, whose mean is taken from every element of the second. Parts of a row that
-know their own sum and squares give those of both together (Chan, Golub and LeVeque, 1979), as exactly.
+The Program has two passes, which lose no precision: the sum, whose mean is subtracted from every element in the second. Parts of a row
+with their own sum and sum of squares combine to those of the row (Chan, Golub and LeVeque, 1979), with equal precision.
 """
 
 import math

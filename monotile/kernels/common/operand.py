@@ -1,4 +1,4 @@
-"""How a product, or attention, reads one of its operands."""
+"""How a product, or attention, loads one of its operands."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -12,15 +12,15 @@ from monotile.plan.places import Frozen, Place
 
 
 class Operand(Frozen, frozen=True):
-    """major:  the direction in which neighbours in memory lie: along "k", along "mn" (m of the left side, n of
-            the right), or "none".
+    """major:  the direction that is contiguous in memory: along "k", along "mn" (m of the left side, n of the right), or "none".
     vector: elements one copy moves.
-    copy:   "direct" (read in place; on a GPU into a thread's registers), "async" (asynchronous copies of vector * itemsize bytes into shared
-            memory), "element" (evaluated one by one into shared memory; on the CPU packed in a buffer, in vectors where its major
-            direction allows it), "panels" (on the CPU: from a copy of the weight in the order of packed buffers, `plan.places.Panels`), "unaligned" (vectors at any alignment along "k", which threads put together from the aligned ones round them and
-            store into shared memory), "decode" (codes, on the CPU decoded along k into a buffer), "sparse" (two of each four values along k and
-            their places, copied asynchronously as they are stored: `analysis.two_of_four`), "runs" (on the CPU: in place, by a table of where each row's runs along k
-            begin; zeros for those that the mask leaves out).
+    copy:   "direct" (read in place; on a GPU into a thread's registers), "async" (asynchronous copies of vector * itemsize bytes into
+            shared memory), "element" (evaluated one by one into shared memory; on the CPU packed in a buffer, in vectors where its major
+            direction allows it), "panels" (on the CPU: from a copy of the weight in the order of packed buffers, `plan.places.Panels`),
+            "unaligned" (vectors at any alignment along "k", which threads assemble from the aligned ones around them and store into
+            shared memory), "decode" (codes, on the CPU decoded along k into a buffer), "sparse" (2:4: two of each four values along k
+            and their positions, copied asynchronously in their stored form: `analysis.two_of_four`), "runs" (on the CPU: in place, by a
+            table of the beginnings of each row's runs along k; zeros for masked ones).
     """
 
     major: Literal["k", "mn", "none"]
@@ -29,7 +29,7 @@ class Operand(Frozen, frozen=True):
 
     @property
     def through_registers(self) -> bool:
-        """Whether threads store it into on-chip memory."""
+        """Whether it goes through threads' registers into on-chip memory."""
         return self.copy in ("element", "unaligned")
 
     def describe(self) -> str:
@@ -46,9 +46,9 @@ def exact_operand(
     inner: Sequence[int],
     places: Mapping[str, tuple[Place, ...]],
 ) -> Operand:
-    """How warps can read `factor` at best: copied, if it is wanted and copies have four bytes at least, else evaluated.
+    """The best way for warps to load `factor`: copied, if that is wanted and copies have four bytes at least, else evaluated.
 
-    element: its type on chip. inner: extents along its major direction, of which a vector divides each.
+    element: its type on chip. inner: extents along its major direction, each of which a vector divides.
     """
     if wanted.copy == "unaligned":
         return wanted

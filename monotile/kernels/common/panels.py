@@ -10,8 +10,8 @@ CELL = 16  # bytes that one copy of full width moves
 
 
 def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int:
-    """One chunk of an operand: `extent` rows by `depth` values of k, in lines of whole cells along its major direction; half of them of a
-    sparse one."""
+    """Bytes of one chunk of an operand: `extent` rows by `depth` values of k, in lines of whole cells along its major direction; half of
+    them for a sparse one."""
     depth = depth // 2 if operand.copy == "sparse" else depth
     inner, outer = (extent, depth) if operand.major == "mn" else (depth, extent)
     cells = -(-inner * itemsize // CELL)
@@ -21,12 +21,13 @@ def panel_bytes(extent: int, depth: int, operand: Operand, itemsize: int) -> int
 
 
 def line_use(side: Operand, block: int, block_k: int, size: int, model: Matmul) -> float:
-    """The part of the bandwidth that a panel's runs use, by the lines that they touch. Runs that lines do not divide into are also cut by the 32 pieces that a warp asks for at once."""
+    """The fraction of the bandwidth that a panel's runs use, by the lines that they touch. Runs that lines do not divide into are also
+    cut by the 32 pieces that a warp loads at once."""
     if side.through_registers:
         return model.evaluated
     run = (block_k if side.major == "k" else block) * size
     aligned = math.gcd(run, LINE) == min(run, LINE)
     lines = (
         1 + (run - math.gcd(run, LINE)) / LINE
-    )  # runs lie one after the other, the first at the start of a line
+    )  # runs are one after the other, the first at the start of a line
     return (run / (lines * LINE)) ** (model.aligned if aligned else model.unaligned)

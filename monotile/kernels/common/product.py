@@ -1,4 +1,4 @@
-"""A Compute as matrix products, and how their operands are read."""
+"""A Compute as matrix products, and how their operands are loaded."""
 
 import functools
 import math
@@ -48,7 +48,7 @@ from monotile.kernels.draft import Context
 from monotile.targets.target import Target
 
 HALVES = (DType.F16, DType.BF16)
-# Products of tensor cores for one of operands of this type.
+# Tensor-core products for one product of operands of this type.
 PASSES = {
     DType.F16: 1,
     DType.BF16: 1,
@@ -60,24 +60,25 @@ PASSES = {
 }
 MIN_SIDE = 4  # a product with fewer rows or columns than this is better done as dot products
 ASYNC_BYTES = (16, 8, 4)
-NEIGHBOURS = 16  # threads whose requests are looked at
-LINE = 8  # elements side by side from which on a line is worth a copy of its own
-RUNS_VECTOR = 8  # elements of 16 bytes, by which columns in runs copy what they read side by side
+NEIGHBOURS = 16  # threads whose loads are counted
+LINE = 8  # contiguous elements from which on a line is worth a separate copy
+RUNS_VECTOR = 8  # elements of 16 bytes, by which columns in runs copy contiguous operands
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """A Compute seen as batched matrix products.
 
-    batch: axis positions that are walked one by one (classes of both sides, and whatever selects a part
-    of a weight table). m, n: axis positions, flattened. k: reduce positions, the contiguous one last.
-    grain_m, grain_n: 0, or a tile lies within an aligned run of so many values of the side's only axis.
-    runs: how many of these n has, if what they read of the left side are lines of their parts side by side; else 1.
-    dtype: of the left operand on chip; the right one has as many bytes. passes: products of tensor cores that take the place of one; 0 where they take none.
-    part: values of the last of k. swapped: the left operand is the second factor. near: values of k that lie side by side in the left operand, where it is copied in whole
-    vectors; 0 for all. coded: a factor is stored as codes, and decoded on its way into on-chip memory. bounded: how much of k counts is known
-    in the call. rounded: which operands are known to be of TF32. sparse: the right one is two of each four values along k, and the target
-    multiplies such as they are.
+    batch: axis positions that are walked one by one (batch axes of both sides, and axes that select a part of a weight table). m, n: axis
+    positions, flattened. k: reduce positions, the contiguous one last.
+    grain_m, grain_n: 0, or a tile is within an aligned run of so many values of the side's only axis.
+    runs: how many of these n has, if their operands on the left side are contiguous lines of their parts; else 1.
+    dtype: of the left operand on chip; the right one has as many bytes. passes: tensor-core products that replace one; 0 where there are
+    none.
+    part: values of the last of k. swapped: the left operand is the second factor. near: values of k that are contiguous in the left
+    operand, where it is copied in whole vectors; 0 for all. coded: a factor is stored as codes, and decoded on its way into on-chip
+    memory. bounded: how much of k is live is known during the call. rounded: which operands are known to be in TF32. sparse: the right
+    one is 2:4 sparse along k, and the target multiplies such.
     """
 
     batch: tuple[int, ...]
@@ -101,7 +102,7 @@ class Product:
 
 
 def elements_of(left: Expr, right: Expr, c: Compute) -> tuple[DType, DType]:
-    """The types of the operands in on-chip memory: what they are, if that is what hardware multiplies into sums such as those of `c`."""
+    """The types of the operands in on-chip memory: their own, if hardware multiplies these into sums such as those of `c`."""
     types = (left.dtype, right.dtype)
     together = types[0] is types[1] or all(t.is_int for t in types)
     summed = all(SUMMED_IN.get(t) is c.body.dtype for t in types)
@@ -118,8 +119,8 @@ def product(
 ) -> Product | None:
     """`c` as matrix products worth a contraction's machinery, or None.
 
-    tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself. least: rows and
-    columns that it has at least. copied: weights of which there may be copies in panels.
+    tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself. least: minimum number
+    of rows and columns. copied: weights of which there may be copies in panels.
     """
     found = contraction_of(c, tables)
     if found is None or not found.n:
@@ -170,7 +171,7 @@ def product(
 def product_of(
     c: Compute, context: Context, on_chip: frozenset[str] = frozenset()
 ) -> Product | None:
-    """`product` for the target of `context`, found once: it does not depend on the number of workers."""
+    """`product` for the target of `context`, memoised: it does not depend on the number of workers."""
     return context.of_worker.once(
         ("product", c, on_chip),
         lambda: product(c, context.tables, context.target, on_chip, copied=context.copied),
@@ -178,7 +179,7 @@ def product_of(
 
 
 def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
-    """How many values of k lie side by side in `factor`; 0 if all do, and then rows may as well, or if that is not known."""
+    """How many values of k are contiguous in `factor`; 0 if all are, and then rows may be too, or if that is not known."""
     found = choice(factor)
     if not found:
         return 0
@@ -190,7 +191,7 @@ def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
 def _side_by_side(
     left: Expr, c: Compute, n: tuple[int, ...], k: tuple[int, ...], grain: int
 ) -> int:
-    """How many runs of `grain` columns the axis n has, if vectors of what they read of `left` reach from one's into the next's."""
+    """How many runs of `grain` columns the axis n has, if contiguous vectors of `left` extend from one run's part into the next's."""
     found, column, part = masked(left), c.axes[n[0]], c.reduce[k[-1]]
     if found is None or axes_of(found.cond) & {column, part}:
         return 1
@@ -209,7 +210,7 @@ def with_sides(
     target: Target,
     on_chip: frozenset[str],
 ) -> Product:
-    """`p` with fewer axes on its two sides, and operands read along those."""
+    """`p` with fewer axes on its two sides, and operands loaded along those."""
     m, n = sides
     if (m, n) == (p.m, p.n):
         return p
@@ -229,7 +230,7 @@ def _extent(c: Compute, positions: tuple[int, ...]) -> int:
 
 
 def contraction_of(c: Compute, tables: Mapping[str, int]) -> Contraction | None:
-    """`c` as a contraction, without axes that choose a part of a weight table on a side: within a tile they must not change."""
+    """`c` as a contraction, without side axes that select a part of a weight table: these must not change within a tile."""
     found = contraction(c)
     if found is None:
         return None
@@ -250,8 +251,7 @@ def _operand(
     target: Target,
     on_chip: frozenset[str],
 ) -> Operand:
-    """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only, and leave out
-    whole vectors."""
+    """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only, and skip whole vectors."""
     found = choice(factor)
     if not found or any(_gathers(x.load, c, side, k) for x in found):
         return _evaluated(factor, c, side, k, target)
@@ -278,8 +278,8 @@ def _operand(
 
 
 def _in_rows(found: Sequence[Masked], k: Sequence[Axis]) -> bool:
-    """Whether it is one load, whatever the axes are, of rows along which all values of k lie side by side, longer than a vector, and of 16 bits:
-    what has 32 is copied element by element."""
+    """Whether it is one load, whatever the axes are, of rows along which all values of k are contiguous, longer than a vector, and of 16
+    bits: 32-bit values are copied element by element."""
     x, *others = found
     if others or x.cond != TRUE or x.load.dtype.itemsize != 2:
         return False
@@ -288,7 +288,7 @@ def _in_rows(found: Sequence[Masked], k: Sequence[Axis]) -> bool:
 
 
 def _copied_run(found: Sequence[Masked], axis: Axis, limit: int) -> int:
-    """Neighbours along `axis` that lie side by side in what is loaded, whichever that is, or are all zero."""
+    """Neighbours along `axis` that are contiguous in the selected load, or are all zero."""
     runs = (contiguous_run(offset(x.load), axis, limit) for x in found)
     return min(*runs, *(uniform_run(x.cond, axis, limit) for x in found))
 
@@ -296,7 +296,7 @@ def _copied_run(found: Sequence[Masked], axis: Axis, limit: int) -> int:
 def _evaluated(
     factor: Expr, c: Compute, side: tuple[int, ...], k: tuple[int, ...], target: Target
 ) -> Operand:
-    """An operand that is computed on its way into on-chip memory, in vectors where all that it reads is so."""
+    """An operand that is computed on its way into on-chip memory, in vectors where all of its loads are."""
     if target.has.register_tiles or not k:
         return Operand("none", 1, "element")
     along_k, along_side = tuple(c.reduce[p] for p in k), tuple(c.axes[p] for p in side)
@@ -320,7 +320,7 @@ def _evaluated(
 
 
 def _choosing(x: Select) -> bool:
-    """Whether both sides read the same, whatever the axes say; or codes choose between something and a constant."""
+    """Whether both sides read the same, whatever the axes; or codes select between something and a constant."""
     codes = {y.tensor.dtype.is_int for y in loads(x.cond) if not isinstance(y.tensor, SizeTensor)}
     if codes:
         return codes == {True} and isinstance(x.otherwise, Const)
@@ -328,7 +328,8 @@ def _choosing(x: Select) -> bool:
 
 
 def _run(x: Load, axis: Axis, limit: int) -> int:
-    """Neighbours along the axis whose elements of `x` lie in one vector, one for each or one for several, or are one: a power of two up to `limit`."""
+    """Neighbours along the axis whose elements of `x` are in one vector, one for each or one for several, or are one: a power of two up
+    to `limit`."""
     run = max(contiguous_run(offset(x), axis, limit), constant_run(offset(x), axis, limit))
     per = run_along(x, axis) or 1
     if per == 1:
@@ -340,7 +341,7 @@ def _run(x: Load, axis: Axis, limit: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
-    """Pieces of memory that neighbours along the row-major `axes` touch when each reads one value."""
+    """Memory sectors that neighbours along the row-major `axes` touch when each reads one value."""
     extents = tuple(a.extent for a in axes)
     count = min(NEIGHBOURS, math.prod(extents))
     places: list[dict[str, Expr]] = [
@@ -355,8 +356,8 @@ def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
 
 
 def _gathers(x: Load, c: Compute, side: tuple[int, ...], k: tuple[int, ...]) -> bool:
-    """Whether data decides where rows of `x`, or parts of them, lie, within one product: but where it decides which values of k these are of, for
-    runs of rows alike, in whole lines along its side or in whole vectors along k."""
+    """Whether rows of `x`, or parts of them, are gathered within one product. Not where data selects their values of k for runs of rows
+    alike, in whole lines along its side or in whole vectors along k."""
     own = {*(c.axes[p] for p in side), *(c.reduce[p] for p in k)}
     found = [y for i in x.index for y in loads(i) if own & axes_of(y)]
     if not found or not k:

@@ -1,8 +1,7 @@
-"""Computes that work row by row: normalisations, softmax, and what is element by element round them.
+"""Computes that work row by row: normalisations, softmax, and element-wise statements around them.
 
-Their axes are those of rows, then, in the wide ones, those along a row (the span). Each element depends on its own place in
-other wide tensors and on sums, maxima and the like of its own row. One wide tensor may be given: the sums of a product whose
-rows are finished so.
+Their axes are those of rows, then, in wide tensors, those along a row (the span). Each element depends on its own position in other wide
+tensors and on reductions of its own row. One wide tensor may be given: the sums of a product whose epilogue this is.
 """
 
 import math
@@ -17,12 +16,12 @@ from monotile.ir.program import Compute
 COMBINERS = frozenset({"sum", "prod", "max", "min"})
 POSITIONS = frozenset(
     {"argmax", "argmin"}
-)  # of rows of something given, which the lanes of a warp have
+)  # of rows of a given tensor, which the lanes of a warp hold
 
 
 class Rowwise(msgspec.Struct, frozen=True):
-    """rows: how many leading axes number the rows. span: extents along a row. order: the Computes in an order of evaluation. given: the name
-    of the first one, "" for none, whose elements are there before."""
+    """rows: how many leading axes number the rows. span: extents along a row. order: the Computes in an order of evaluation. given: the
+    name of the first one, "" for none, whose elements are available before."""
 
     rows: int
     span: tuple[int, ...]
@@ -37,12 +36,12 @@ class Rowwise(msgspec.Struct, frozen=True):
 
     @property
     def evaluated(self) -> tuple[Compute, ...]:
-        """All but what is given."""
+        """All but the given one."""
         return self.order[1:] if self.given else self.order
 
     @property
     def sums(self) -> int:
-        """How many of a row's values its lanes put together."""
+        """How many of a row's values its lanes reduce."""
         return sum(bool(s.reduce) for s in self.evaluated)
 
     @property
@@ -59,19 +58,20 @@ class Rowwise(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> "tuple[int, tuple[int, ...], tuple[str, ...]]":
-        """What a method stores of it: rows, span, and the order of evaluation by name."""
+        """The fields that a method stores of it: rows, span, and the order of evaluation by name."""
         return self.rows, self.span, tuple(s.out.name for s in self.order)
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """Names: what a row has one of, then the wide ones."""
+        """Names: one-per-row values, then the wide ones."""
         return tuple(
             s.out.name for wide in (False, True) for s in self.order if self.wide(s) is wide
         )
 
 
 def rowwise(computes: Sequence[Compute], given: Compute | None = None) -> Rowwise | None:
-    """`computes` as such, with a reduction and something wide among them; None if they are not. given: of these, what is there before."""
+    """`computes` as such, with a reduction and a wide tensor among them; None if they are not. given: the one of these that is available
+    before."""
     name = given.out.name if given else ""
     own = {s.out.name: s for s in computes}
     evaluated = [s for s in computes if s.out.name != name]
@@ -94,7 +94,7 @@ def rowwise(computes: Sequence[Compute], given: Compute | None = None) -> Rowwis
 
 
 def _is_row(s: Compute, wide: Compute, found: Rowwise) -> bool:
-    """Whether `s` has the rows that `wide` has, and in each one element, as many as `wide`, or one made of these."""
+    """Whether `s` has the rows that `wide` has, and in each one element, as many as `wide`, or a single one computed from these."""
     rows, rest = _extents(s)[: found.rows], _extents(s)[found.rows :]
     if rows != _extents(wide)[: found.rows] or not (found.wide(s) or all(n == 1 for n in rest)):
         return False
@@ -108,7 +108,7 @@ def _extents(s: Compute) -> tuple[int, ...]:
 
 
 def _in_place(x: Load, reader: Compute, made: Compute, found: Rowwise) -> bool:
-    """Whether `x` is, of what `made` is, the element at the reader's place, or that of its row."""
+    """Whether `x` is the element of the result of `made` at the reader's position, or that of its row."""
     along = found.along(reader) if found.wide(made) else ()
     if found.wide(made) and not along:
         return False
@@ -126,7 +126,7 @@ def _at(index: Expr, axis: Axis) -> bool:
 def _ordered(
     computes: Sequence[Compute], before: tuple[Compute, ...]
 ) -> tuple[Compute, ...] | None:
-    """Everything after what it reads, all of it after `before`."""
+    """Everything after its operands, all of it after `before`."""
     left, out = list(computes), [*before]
     while left:
         names = {s.out.name for s in left}

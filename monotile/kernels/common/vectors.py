@@ -1,4 +1,4 @@
-"""How many neighbours a thread takes at once."""
+"""Vector widths: how many neighbours a thread processes at once."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim
 from monotile.targets.target import Target
 
-LITTLE = 8  # results for each element of what is read one by one
+LITTLE = 8  # results for each element that is read one by one
 
 
 def fitting(wanted: int, *sizes: int) -> int:
@@ -36,7 +36,8 @@ def elements(dims: Sequence[Dim]) -> int:
 
 
 def narrowed(width: int, elements: int, threads: int) -> int:
-    """Neighbours that a thread takes at once: as few turns, with narrower vectors where threads would stand idle. elements: as many as all threads take."""
+    """Neighbours that a thread takes at once: as few turns, with narrower vectors where threads would be idle. elements: as many as all
+    threads take."""
     while width > 1 and elements * 2 // width <= threads:
         width //= 2
     return width
@@ -45,9 +46,9 @@ def narrowed(width: int, elements: int, threads: int) -> int:
 def widest(
     s: Compute, axis: Axis | None, target: Target, *, stored: bool = True, pieces: bool = False
 ) -> int:
-    """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is. What is
-    looked up neighbour by neighbour is read one by one, whatever the width; so is what lies apart, if it is little beside the results.
-    pieces: whether neighbours may lie in any order in a vector."""
+    """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is.
+    Gathered elements are loaded one by one, whatever the width; so are non-contiguous ones, if they are few relative to the results.
+    pieces: whether neighbours may be in any order in a vector."""
     if axis is None:
         return 1
     found = dict.fromkeys(x for x in loads(s.body) if offset(x).mentions(axis))
@@ -74,19 +75,19 @@ def widest(
 
 
 def _near(x: Load, axis: Axis, limit: int, target: Target) -> int:
-    """Neighbours along the axis that lie in one vector of `x`, in any order."""
+    """Neighbours along the axis that are in one vector of `x`, in any order."""
     if not target.has.lockstep or any(map(loads, x.index)):
         return 1
     return window_run(offset(x), axis, limit, target.vector_bytes // x.dtype.itemsize)
 
 
 def _apart(x: Load, axis: Axis) -> bool:
-    """Whether neighbours along the axis lie apart in `x`."""
+    """Whether neighbours along the axis are not contiguous in `x`."""
     where = offset(x)
     return contiguous_run(where, axis, 2) == 1 and constant_run(where, axis, 2) == 1
 
 
 def _looked_up(x: Load, axis: Axis, target: Target) -> bool:
-    """Whether data says where each neighbour along the axis lies."""
+    """Whether the address of each neighbour along the axis depends on data."""
     named = any(axis in axes_of(y) for i in x.index for y in loads(i))
     return named and contiguous_run(offset(x), axis, target.vector_bytes) == 1

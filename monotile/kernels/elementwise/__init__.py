@@ -1,1 +1,1 @@
-"""Independent elements."""
+"""Element-wise computation (maps)."""

@@ -1,4 +1,4 @@
-"""Independent elements on the CPU: loops, the innermost one along the last axis."""
+"""Maps on the CPU: loops, the innermost one along the last axis."""
 
 import math
 

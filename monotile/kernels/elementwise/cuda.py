@@ -1,4 +1,4 @@
-"""Maps, and what they ask for ahead: a later one of a stage at its beginning, several turns at a time."""
+"""Maps (CUDA), and their prefetches: those of a later step at the stage's beginning, several turns at a time."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager

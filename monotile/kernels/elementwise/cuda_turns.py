@@ -1,7 +1,7 @@
-"""Several turns of a map at once: what all of them read is asked for before any of it is used.
+"""Several turns of a map at once: all their operands are loaded before any is used.
 
-In a long walk a turn that has no vector computes the last one again and stores nothing, as without branches the turns hide each other's latency; and
-the next turns' vectors are on their way while these are computed. In a short one warps leave out turns in which they have no vector.
+In a long walk a turn without a vector computes the last one again and stores nothing, since turns without branches hide each other's
+latency; and the next turns' vectors are loaded while these are computed. In a short walk warps skip turns in which they have no vector.
 """
 
 from collections.abc import Callable, Generator, Sequence

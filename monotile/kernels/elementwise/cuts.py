@@ -1,4 +1,4 @@
-"""The ways to cut independent elements into tasks."""
+"""Candidates for cutting maps into tasks."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The family, as the rest of the compiler sees it."""
+"""The element-wise family's entry in the registry."""
 
 from monotile.kernels.common.collisions import check_apart
 from monotile.kernels.common.vectors import exact_width

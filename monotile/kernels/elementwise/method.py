@@ -1,4 +1,4 @@
-"""How independent elements are computed."""
+"""The methods of maps in a Plan."""
 
 from typing import ClassVar
 
@@ -11,8 +11,8 @@ from monotile.plan.places import Frozen
 class Map(Method, Frozen, frozen=True, tag="map"):
     """Independent elements; a thread takes `vector` neighbours along the last axis at once.
 
-    prefetch: at "stage" what its element reads from memory, where each thread has one vector; at "loop" the loads of so many
-    of a thread's vectors, before any of them is used.
+    prefetch: at "stage" the operands of its element in memory, where each thread has one vector; at "loop" the loads of so many of a
+    thread's vectors, before any of them is used.
     """
 
     light: ClassVar[bool] = True

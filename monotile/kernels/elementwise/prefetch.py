@@ -1,5 +1,5 @@
-"""What maps ask for ahead: a later one of a stage at the stage's beginning, one latency instead of one a step; one of many vectors a
-thread for several of these, one latency instead of one a vector."""
+"""Prefetches of maps: those of a later step at the stage's beginning, so that there is one latency instead of one a step; for many
+vectors a thread those of several at once, so that there is one latency instead of one a vector."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""How wide the vectors of a map are that its threads take."""
+"""Fixes the vector width of a map's threads."""
 
 import msgspec
 

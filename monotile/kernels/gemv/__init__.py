@@ -1,1 +1,1 @@
-"""Products of a matrix of weights with one vector or a few: the weights stream through a ring on chip that never runs dry between stages."""
+"""Products of a weight matrix with one vector or a few: the weights stream through an on-chip ring that stays full across stages."""

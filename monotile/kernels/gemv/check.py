@@ -1,4 +1,4 @@
-"""What a step with streamed weights may be."""
+"""Checks that a step with streamed weights is valid."""
 
 import math
 

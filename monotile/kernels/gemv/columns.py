@@ -1,4 +1,4 @@
-"""Products with streamed weights that the sum goes across: how columns, rows and on-chip memory are shared."""
+"""Products with streamed weights summed across rows: how columns, rows and on-chip memory are divided."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

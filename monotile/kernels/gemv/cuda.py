@@ -1,7 +1,8 @@
 """A product whose weights stream through the worker's ring.
 
-The supplier fills the ring with rows, or parts of them, as many as a slot holds. Threads hold the vectors in registers (`cuda_dots.py`), or warps
-multiply tiles on tensor cores (`cuda_mma.py`); or threads have columns, and sum across the rows (`cuda_columns.py`).
+The producer warp fills the ring with rows, or parts of them, as many as a slot holds. Threads hold the vectors in registers
+(`cuda_dots.py`), or warps multiply tiles on tensor cores (`cuda_mma.py`); or threads have columns, and sum across the rows
+(`cuda_columns.py`).
 """
 
 from monotile.codegen.block import READY, BlockEmitter

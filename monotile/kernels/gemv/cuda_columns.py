@@ -1,4 +1,5 @@
-"""Sums across the rows of a matrix, of which the ring brings a task's columns: threads multiply what they take of each row with the vectors on chip."""
+"""Sums across the rows of a matrix, whose columns for a task come through the ring: threads multiply their elements of each row with the
+vectors on chip."""
 
 from monotile.analysis.contraction import uncast
 from monotile.analysis.streaming import VECTOR

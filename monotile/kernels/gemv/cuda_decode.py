@@ -1,4 +1,4 @@
-"""The functor that decodes what a lane has of a row: `auto decode = [&](words, row, run)`."""
+"""The functor that decodes a lane's part of a row: `auto decode = [&](words, row, run)`."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager

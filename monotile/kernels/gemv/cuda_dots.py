@@ -1,4 +1,4 @@
-"""Dot products of rows that come through the ring with vectors in registers."""
+"""Dot products of rows from the ring with vectors in registers."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""Tiles of rows that come through the ring, decoded and multiplied with the vectors on tensor cores."""
+"""Tiles of rows from the ring, decoded and multiplied with the vectors on tensor cores."""
 
 from collections.abc import Mapping
 

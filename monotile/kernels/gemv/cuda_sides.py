@@ -1,4 +1,5 @@
-"""What decoding reads besides the codes. The supplier brings it with them; or it asks for it, and threads copy it on chip by way of registers."""
+"""Operands of decoding other than the codes. The producer warp loads them with the codes; or it prefetches them, and threads copy them
+on chip through registers."""
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""A task of a product whose weights stream: its rows and vectors, and what becomes of the sums."""
+"""A task of a product with streamed weights: its rows and vectors, and the epilogue of its sums."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack

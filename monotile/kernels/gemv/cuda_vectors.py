@@ -1,4 +1,4 @@
-"""The vectors that codes are multiplied with on tensor cores: `vectors`, of which a lane gets what it multiplies a block with."""
+"""The vectors that tensor cores multiply with codes: `vectors`, from which a lane gets its operands of a block."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The ways to cut a product with streamed weights into tasks: so many rows for each worker."""
+"""Candidates for cutting a product with streamed weights into tasks: so many rows for each worker."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The family, as the rest of the compiler sees it."""
+"""The entry in the registry of the family of products with streamed weights."""
 
 from monotile.kernels.family import Family
 from monotile.kernels.gemv.check import check, why_not_late

@@ -1,4 +1,4 @@
-"""How a matrix of weights is multiplied with a few vectors."""
+"""The methods of products of a weight matrix with a few vectors in a Plan."""
 
 from typing import ClassVar, Literal
 
@@ -8,12 +8,11 @@ from monotile.plan.places import Frozen
 
 
 class Gemv(Method, Frozen, frozen=True, tag="gemv"):
-    """Rows of a matrix of weights times one vector or a few.
+    """Rows of a weight matrix times one vector or a few.
 
-    The rows come through the worker's ring (`Launch.ring`). A slot is for a team of `team` warps; `turns` teams take slots
-    in turns. `parts` warps share a row: each has a part of its columns, of which it holds the vectors' elements in
-    registers, and finds the sums of a chunk, `rows` neighbours. second: whether the matrix is the second factor. chunk_bytes: of one warp's
-    part of `rows` rows.
+    The rows come through the worker's ring (`Launch.ring`). A slot is for a team of `team` warps; `turns` teams take slots in turns.
+    `parts` warps share a row: each has a part of its columns, for which it holds the vectors' elements in registers, and computes the
+    sums of a chunk, `rows` neighbours. second: whether the matrix is the second factor. chunk_bytes: of one warp's part of `rows` rows.
     """
 
     parts: int
@@ -47,10 +46,11 @@ class Gemv(Method, Frozen, frozen=True, tag="gemv"):
 
 
 class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
-    """Columns of a matrix of weights times one vector or a few, where memory has the columns of a row after each other.
+    """Columns of a weight matrix times one vector or a few, where the columns of a row are contiguous in memory.
 
-    A task has `row_bytes` of each row. A slot of the worker's ring has as much of `rows` neighbours, of which each of `threads` threads takes 16 bytes of every
-    so manyth, with the vectors on chip; where several have the same columns, their sums meet there. second: whether the matrix is the second factor.
+    A task has `row_bytes` of each row. A slot of the worker's ring has this part of `rows` neighbours. Each of `threads` threads takes
+    16 bytes of every n-th of them, with the vectors on chip; where several have the same columns, their sums are combined there. second:
+    whether the matrix is the second factor.
     """
 
     second: bool
@@ -62,7 +62,7 @@ class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
 
     @property
     def packs(self) -> int:
-        """Of a row."""
+        """Vectors of a row."""
         return self.row_bytes // VECTOR
 
     @property
@@ -83,26 +83,30 @@ class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
 
 
 class Brought(Frozen, frozen=True):
-    """What decoding reads besides the codes (`Encoded.sides`), where it comes with them: `nbytes` for each piece of a row, copied `vector` bytes at a time."""
+    """An operand of decoding other than the codes (`Encoded.sides`), where it comes with them: `nbytes` for each piece of a row, copied
+    `vector` bytes at a time."""
 
     nbytes: int
     vector: int
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row: an odd number of vectors, so that eight rows meet in no bank."""
+        """Bytes from row to row: an odd number of vectors, so that eight rows have no bank conflicts."""
         return self.nbytes + (self.vector - self.nbytes) % (2 * self.vector)
 
 
 class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
-    """Rows of a matrix of weights that are stored as codes, times one vector or a few, on tensor cores (mma.m16n8k16).
+    """Rows of a weight matrix that is stored as codes, times one vector or a few, on tensor cores (mma.m16n8k16).
 
-    The rows come through the worker's ring, a slot of them at a time in `pieces` pieces of `piece` bytes each. All warps take each slot: `parts`
-    share tiles of 8 rows, of which each warp has `tiles`. In blocks, of which the `parts` take turns, each of 4 lanes decodes `run` bytes of a row.
-    vectors: "chip": all of them lie there for the task; "memory": a warp asks for a block's where they are, one block ahead, for each slot's rows anew. second: whether the matrix is the second factor. warps: of the worker.
-    sides: those of the codes that come in their slots, behind them; None where threads copy one on chip before the first slot. The supplier has asked for that
-    by then, so that it lies in the last-level cache.
-    decode: how: "pairs": codes are taken out of their words two at a time, and all arithmetic is done so; "codes": only the first; "elements": one by one.
+    The rows come through the worker's ring, a slot of them at a time in `pieces` pieces of `piece` bytes each. All warps take each slot:
+    `parts` share tiles of 8 rows, of which each warp has `tiles`. In blocks, which the `parts` take in turns, each of 4 lanes decodes `run`
+    bytes of a row.
+    vectors: "chip": all of them are on chip for the task; "memory": a warp loads a block's from memory, one block ahead, for each slot's
+    rows again. second: whether the matrix is the second factor. warps: of the worker.
+    sides: those of the codes that come in their slots, after them; None where threads copy one on chip before the first slot. The supplier
+    has prefetched it by then, so that it is in the last-level cache.
+    decode: how: "pairs": codes are unpacked two at a time, and all arithmetic is done in pairs; "codes": only the unpacking; "elements":
+    one by one.
     """
 
     second: bool
@@ -118,12 +122,12 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
 
     @property
     def slot_rows(self) -> int:
-        """Rows of a slot, a lane of the supplier for each."""
+        """Rows of a slot, one for each lane of the supplier."""
         return 8 * self.tiles * (self.warps // self.parts)
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row of a slot: lanes that read together, of neighbouring rows, meet in no bank."""
+        """Bytes from row to row of a slot: lanes that read together, of neighbouring rows, have no bank conflicts."""
         lines = 4 * self.run
         return self.piece + (lines - self.piece) % 128
 

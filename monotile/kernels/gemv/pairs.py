@@ -1,4 +1,4 @@
-"""Decoding in pairs of 16-bit floats: what is exact in them, but for one last rounding, which is that of the expression."""
+"""Decoding in pairs of 16-bit floats: expressions that are exact in them, apart from one last rounding, which is that of the expression."""
 
 import math
 from dataclasses import dataclass

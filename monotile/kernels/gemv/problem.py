@@ -1,4 +1,4 @@
-"""Which Computes are a matrix of weights times a few vectors."""
+"""Recognises Computes that multiply a weight matrix with a few vectors."""
 
 import math
 from collections.abc import Set

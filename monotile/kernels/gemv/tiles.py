@@ -1,4 +1,4 @@
-"""Products with streamed weights on tensor cores: how rows, columns and on-chip memory are shared."""
+"""Products with streamed weights on tensor cores: how rows, columns and on-chip memory are divided."""
 
 import math
 from collections.abc import Iterator

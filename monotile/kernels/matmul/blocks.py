@@ -1,4 +1,4 @@
-"""Which blocks products may be cut into (Roller's rTiles), and what of the on-chip memory each needs."""
+"""The blocks into which products may be cut (Roller's rTiles), and the on-chip memory that each needs."""
 
 import functools
 import itertools
@@ -30,7 +30,8 @@ from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
-# Multiplications from which on few rows are for tensor cores too, where they half fill an instruction: dot products of 8 x 4096 x 4096 took 44 us,
+# Multiplications from which on few rows also go to tensor cores, where they half fill an instruction: dot products of 8 x 4096 x 4096 took
+# 44 us,
 # of 8 x 25088 x 4096 491, of twenty 8 x 1024 x 256 14.5 (H100).
 MUCH = 1 << 25
 CHUNK = 512  # values of k times vectors of columns of a panel that stays in the first-level cache
@@ -41,7 +42,7 @@ MOST_HELD = (
 
 @dataclass(frozen=True)
 class Way:
-    """A way to cut a product: its bytes on chip, and what a block of it takes."""
+    """A way to cut a product: its on-chip bytes, and the cost of a block."""
 
     method: Matmul
     nbytes: int
@@ -49,12 +50,12 @@ class Way:
 
     @functools.cached_property
     def floor(self) -> Floor:
-        """What it takes at least, whatever the number of workers."""
+        """A lower bound of its seconds, whatever the number of workers."""
         return self.block.floor
 
 
 def ways(p: Product, size: Size, context: Context) -> tuple[Way, ...]:
-    """What `blocks` gives. Products that sum as many values share those that they have in common."""
+    """The result of `blocks`. Products that sum as many values share what they have in common."""
     target, once = context.target, context.of_worker.once
     sums = _sums_key(p)
 
@@ -70,7 +71,7 @@ def ways(p: Product, size: Size, context: Context) -> tuple[Way, ...]:
 
 
 def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmul, int], ...]:
-    """`ways` with the seconds of one task that has all of the product, the fastest first."""
+    """`ways` with the seconds of one task that computes the whole product, the fastest first."""
 
     def found() -> tuple[tuple[float, Matmul, int], ...]:
         timed = ((task_seconds(w.block, size), w.method, w.nbytes) for w in ways(p, size, context))
@@ -80,12 +81,12 @@ def ranked(p: Product, size: Size, context: Context) -> tuple[tuple[float, Matmu
 
 
 def cut_key(p: Product, size: Size) -> tuple[object, ...]:
-    """All that `blocks` looks at, and the cost of one."""
+    """A key of all inputs of `blocks`, and of the cost of a block."""
     return (*_sums_key(p), size.m, size.n, size.k, _much(size))
 
 
 def _sums_key(p: Product) -> tuple[object, ...]:
-    """What of that is not a size."""
+    """The part of that key that is not a size."""
     runs = (bool(p.grain_m), p.runs, p.part, p.near, p.coded, p.bounded, p.rounded, p.sparse)
     return (p.k, p.left, p.right, p.dtype, p.passes, *runs)
 
@@ -114,15 +115,17 @@ def blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _for_warpgroups(p: Product) -> bool:
-    """Whether warpgroups can read the operands where they lie on chip: along k, or 16-bit ones along their rows or columns. Left ones whose sums end
-    early, short as they are, warps take sooner (H100, 32 columns a list: 277 µs, by warpgroups 310)."""
+    """Whether warpgroups can read the operands from on-chip memory in their layout: along k, or 16-bit ones along their rows or columns.
+    Warps are faster for left operands whose sums end early, since these are short (H100, 32 columns a list: 277 µs, by warpgroups
+    310)."""
     majors = ("k", "mn") if p.dtype.itemsize == 2 else ("k",)
     return p.left.major in (("k",) if p.bounded else majors) and p.right.major in majors
 
 
 def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
-    """One register tile. Few rows: dot products, which read the right side once and in place. Else rows times
-    vectors of columns; a right side that lies along k is turned in panels, a twelfth of the time at 128 rows, unless there is a copy that is."""
+    """One register tile. Few rows: dot products, which read the right side once and in place. Else rows times vectors of columns. A
+    right side that is contiguous along k is transposed in panels, which takes a twelfth of the time at 128 rows, unless there is a
+    copy in panels."""
     lanes = target.vector_bytes // (8 if p.dtype is DType.F64 else 4)
     many = target.vector_bytes >= 64  # and then 32 registers instead of 16
     if p.dtype.is_int:
@@ -157,7 +160,7 @@ def _cpu_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _outer_tile(size: Size, lanes: int, registers: int, most: int) -> tuple[int, int]:
-    """Rows, and vectors of columns, `most` of these, of the tile that takes least for all of it: its sums, vectors and one value of a row fit the registers."""
+    """Rows, and vectors of columns (`most` at most), of the fastest tile whose sums, vectors and one value of a row fit the registers."""
 
     def seconds(tile: tuple[int, int]) -> float:
         tiles = -(-size.m // tile[0]) * -(-size.n // (tile[1] * lanes))
@@ -173,10 +176,10 @@ def _cuda_blocks(
     mma = instruction == "mma"
     itemsize = p.dtype.itemsize
     chunks = tuple(n // itemsize for n in ((128, 64, 32) if mma else (128, 64)))
-    sums = MOST_SUMS // (2 if p.passes > 1 else 1)  # each twice, of a chunk and of all
-    # Runs are as short as they are, and few rows of codes had better be decoded once.
+    sums = MOST_SUMS // (2 if p.passes > 1 else 1)  # each twice, for a chunk and for the whole sum
+    # Runs keep their length, and few rows of codes should be decoded once.
     least = 16 if mma and (p.grain_m or p.coded or _much(size)) else 8
-    # Sums that end early leave much to hide: teams that take tasks in turn do.
+    # Sums that end early have much latency to hide: teams that alternate between tasks do.
     teams_and_slices = (*((1, s) for s in (8, 4, 2, 1)), *(((2, 1),) if mma and p.bounded else ()))
     most_m, most_n = 2 * max(size.m, least), 2 * max(size.n, 8)
     tiles = [(m, n) for m, n in _WARP_TILES[mma] if not mma or m * n <= sums * target.warp]
@@ -204,7 +207,7 @@ def _cuda_blocks(
 
 
 def _run_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
-    """Several runs of columns side by side."""
+    """Several adjacent runs of columns."""
     warps, left = target.threads // target.warp, Operand("k", RUNS_VECTOR, "async")
     if size.n % 4 or size.n > MOST_RUN or p.part % 4 or p.part > MOST_RUN:
         return
@@ -235,7 +238,7 @@ def _run_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) -> int:
-    """Vectors of an operand's chunk that a thread evaluates; the code of each is written out."""
+    """Vectors of an operand's chunk that a thread evaluates; the code of each is unrolled."""
     most = 0
     if p.left.through_registers:
         most = -(-block_m * block_k // (p.left.vector * threads))
@@ -245,8 +248,8 @@ def _held(p: Product, block_m: int, block_n: int, block_k: int, threads: int) ->
 
 
 def _warpgroup_shapes(target: Target) -> tuple[tuple[int, int, int, int, int], ...]:
-    """How warpgroups may share a block: slices of K, teams, those one above the other along what they have 64 of, those side by side along the other
-    side, and how many times 64 each has."""
+    """How warpgroups may divide a block: slices of K, teams, warpgroups along the side of which each has 64, those along the other side,
+    and how many times 64 each has."""
     groups = target.threads // (4 * target.warp)
     return (
         (groups, 1, 1, 1, 1), (1, 1, groups, 1, 1), (1, 1, 1, groups, 1), (1, 1, groups, 1, 2),
@@ -255,10 +258,10 @@ def _warpgroup_shapes(target: Target) -> tuple[tuple[int, int, int, int, int], .
 
 
 def _warpgroup_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
-    """Warpgroups of 64 rows, or twice these: each with a part of K, or side by side, or one above the other, or with a block each."""
+    """Warpgroups of 64 rows, or twice these: each with a part of K, or along the columns, or along the rows, or with a separate block."""
     itemsize = p.dtype.itemsize
     deep = LINE_BYTES // itemsize
-    # Of a chunk, and of all: tensor cores keep few bits of them. Left operands in parts are in registers.
+    # For a chunk, and for the whole sum: tensor cores keep few bits. Left operands in parts are in registers.
     sums = 2 if p.dtype.is_float8 or p.passes > 1 else 1
     most = 1 if p.passes > 1 else 2
     for (slices, teams, down, across, high), columns in itertools.product(
@@ -313,15 +316,17 @@ def _sparse_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _warpgroup_columns(p: Product) -> tuple[int, ...]:
-    """What a warpgroup multiplies at once: whole lines, where they lie along the columns; of integers no odd groups of eight beyond 24."""
+    """The columns that a warpgroup multiplies at once: whole lines, where the operand is contiguous along the columns; for integers no
+    odd groups of eight beyond 24."""
     if p.right.major == "mn":
         return tuple(n for n in _WARPGROUP_COLUMNS if n * p.dtype.itemsize % LINE_BYTES == 0)
     return tuple(n for n in _WARPGROUP_COLUMNS if n != 40 or not p.dtype.is_int)
 
 
 def followed(c: Matmul, k: int, itemsize: int, target: Target) -> Matmul:
-    """`c` of a worker with several tasks, asking for as many chunks of the next one as its sums leave stages free, if it can: in a ring
-    that the chunks of a task divide into evenly, if there is one, so that it goes on with the next one's. itemsize: bytes of an operand's element."""
+    """`c` for a worker with several tasks, prefetching as many chunks of the next one as its sums leave stages free, if it can: in a
+    ring that the chunks of a task divide into evenly, if there is one, so that it continues with the next task's. itemsize: bytes of
+    an operand's element."""
     if (
         c.slices > 1
         or c.teams > 1
@@ -339,7 +344,7 @@ def followed(c: Matmul, k: int, itemsize: int, target: Target) -> Matmul:
     else:
         most = min(
             depth - 1 - (depth > 3), room
-        )  # a stage is filled when the products behind it are done
+        )  # a stage is filled when its last products are done
     ahead = (Prefetch("both", "task", most),) if most > 0 else ()
     return msgspec.structs.replace(c, depth=depth, prefetch=ahead)
 
@@ -352,7 +357,7 @@ def _powers_of_two(most: int) -> Iterator[int]:
 
 
 def _shares(warp_m: int, warp_n: int) -> bool:
-    """Whether 32 lanes can share the tile evenly as a grid of lanes, with no more than 64 sums each."""
+    """Whether 32 lanes can divide the tile evenly as a grid of lanes, with no more than 64 sums each."""
     return warp_m * warp_n <= 2048 and any(
         warp_m % lanes == 0 and warp_n % (32 // lanes) == 0 for lanes in (2, 4, 8, 16)
     )
@@ -360,9 +365,9 @@ def _shares(warp_m: int, warp_n: int) -> bool:
 
 MOST_COLUMNS = 256  # that a warpgroup accumulates, of all its parts of 64 rows
 MOST_SPARSE = 384  # of a sparse right operand
-# As device/cuda/ptx/sm_90a.cuh has them.
+# As in device/cuda/ptx/sm_90a.cuh.
 _WARPGROUP_COLUMNS = (16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
-# What one warp accumulates: at most 96 sums a thread for the tensor cores, 64 for scalar products.
+# The most that one warp accumulates: 96 sums a thread for the tensor cores, 64 for scalar products.
 _SIDES = (8, 16, 24, 32, 40, 48, 64)
 _WARP_TILES = {
     True: tuple((m, n) for m in (16, 32, 48, 64) for n in _SIDES if m * n <= 64 * 48),
@@ -370,13 +375,13 @@ _WARP_TILES = {
 }
 
 
-MOST_RUN = 16  # columns, and values of k: longer ones are products of their own
-MOST_LINE = 64  # elements of what several runs read side by side: 128 bytes
-MOST_SUMS, MOST_COPIES = 96, 24  # of a thread; the code of each copy of a chunk is written out
+MOST_RUN = 16  # columns, and values of k: longer ones are separate products
+MOST_LINE = 64  # contiguous elements of several runs: 128 bytes
+MOST_SUMS, MOST_COPIES = 96, 24  # of a thread; the code of each copy of a chunk is unrolled
 
 
 def within_run(tile: int, grain: int, target: Target) -> int:
-    """A tile of about this size that no run of `grain` ends in: at most so large where a tile is one block."""
+    """A tile of about this size within which no run of `grain` ends: at most so large where a tile is one block."""
     if not grain or tile >= grain:
         return grain or tile
     fitting = [d for d in range(1, grain + 1) if grain % d == 0]
@@ -386,7 +391,7 @@ def within_run(tile: int, grain: int, target: Target) -> int:
 
 
 def scratch_bytes(c: Matmul, itemsize: int, target: Target) -> int:
-    """On-chip memory that a contraction needs for itself: rings of operand chunks, then partial sums. itemsize: of an operand's element."""
+    """On-chip memory that a contraction uses itself: rings of operand chunks, then partial sums. itemsize: of an operand's element."""
     if target.has.register_tiles:
         panels = (c.left.copy == "element") * c.block_m + (c.right.copy == "element") * c.block_n
         return panels * c.block_k * 8

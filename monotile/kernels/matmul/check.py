@@ -1,4 +1,4 @@
-"""What a step of a product may be."""
+"""Checks that a step of a product is valid."""
 
 import math
 
@@ -32,7 +32,7 @@ MANY_ROWS = 9  # of a product, from which on warps multiply them though K has on
 
 
 def check(c: Checked) -> None:
-    """The anchor is a sum of products, read as the method says, and the warps add up."""
+    """Checks that the anchor is a sum of products, read as the method says, and that the warps add up."""
     stage, m, target = c.stage, c.step.method, c.target
     assert isinstance(m, Matmul)
     anchor, *others = sums_of(c.step, c.statements) or (c.anchor,)
@@ -87,7 +87,7 @@ def _why_not_several(m: Matmul, products: int, c: Checked) -> str | None:
 
 
 def _why_not_multiplied(m: Matmul, anchor: Compute) -> str | None:
-    """Why the instruction cannot multiply what the factors are on chip, in so many passes."""
+    """Why the instruction cannot multiply the factors in their on-chip types, in so many passes."""
     element, _ = elements_of(*factors(anchor, swapped=m.swapped), anchor)
     if m.instruction == "fma":
         return None if element.itemsize >= 4 and element.is_float and m.passes == 1 else "its types"
@@ -103,7 +103,8 @@ def _why_not_multiplied(m: Matmul, anchor: Compute) -> str | None:
 
 
 def _check_tile(c: Checked, m: Matmul) -> None:
-    """A block of columns is whole vectors, a thread's stack holds the sums, and the tiles can read the operands so."""
+    """Checks that a block of columns is whole vectors, a thread's stack has room for the sums, and the tiles can read the operands in
+    that way."""
     anchor = c.anchor
     assert isinstance(anchor, Compute)
     if anchor.body.dtype not in COMPUTED or m.instruction not in ("dot", "outer", "words"):
@@ -134,7 +135,7 @@ def _check_tile(c: Checked, m: Matmul) -> None:
 
 
 def _check_rows(c: Checked, m: MatmulRows) -> None:
-    """What follows the product works row by row, and a task is a block of whole rows."""
+    """Checks that the epilogue works row by row, and a task is a block of whole rows."""
     stage, step, anchor = c.stage, c.step, c.anchor
     if sorted(m.order) != sorted(step.computes) or m.order[0] != anchor.out.name:
         fail(f"{stage.name}: its order of evaluation is of other computes than its own")
@@ -182,8 +183,8 @@ def _why_not_following(m: Matmul, c: Checked) -> str | None:
 
 
 def bounded(anchor: Compute, method: Method, target: Target) -> bool:
-    """Where one thread walks all of K in a loop; where warps do, of K that ends elsewhere for each matrix of a batch, or of many rows. Where
-    few rows have one end for all, that is a cache's, which reductions walk better."""
+    """Where one thread walks all of K in a loop; for warps, where K ends at different places for each matrix of a batch, or of many
+    rows. Few rows with one end for all belong to a cache, which reductions walk faster."""
     assert isinstance(method, Matmul)
     if len(anchor.reduce) != 1 or not target.has.lockstep:
         return len(anchor.reduce) == 1

@@ -1,6 +1,6 @@
-"""How long a product's task takes, copies, on-chip memory, tensor cores, and what comes before and after.
+"""Cost model of a product's task: copies, on-chip memory, tensor cores, prologue and epilogue.
 
-A handful of constants over the Target's figures, fitted to measurements (`Target.model`). A model to rank by (Roller).
+A handful of constants over the Target's figures, fitted to measurements (`Target.model`). It is used to rank candidates (Roller).
 """
 
 import functools
@@ -22,14 +22,14 @@ from monotile.targets.model import Matmul as Model
 from monotile.targets.model import TensorCores, fitted
 from monotile.targets.target import Target
 
-READ = 1 / 4  # of a product of a vector, which reading a value into one takes
-TILE = (8, 2)  # rows, vectors: of that which `RegisterTiles.outer` was measured with
+READ = 1 / 4  # of a vector product, for loading a value into a vector
+TILE = (8, 2)  # rows, vectors: the tile with which `RegisterTiles.outer` was measured
 
 
 @functools.lru_cache(maxsize=4096)
 def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) -> float:
-    """Operations that follow an element of a product: plain ones hide behind stores, and nothing hides chains of others. What is the same
-    for a row, or a column, is computed once. plain, costly: what one counts for."""
+    """Operations of the epilogue for each element of a product: plain ones overlap with stores, chains of others do not. Operations that
+    are the same for a row, or a column, are computed once. plain, costly: what one counts for."""
     total = 0.0
     for s in step[1:]:
         sides = {a for a in s.axes if a.extent > 1}
@@ -39,8 +39,8 @@ def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) 
 
 
 class Floor(NamedTuple):
-    """What a block takes at least, with neither rows nor columns to copy or to finish. In seconds: fill: before the first products. each: for
-    a task's products. finish: after the last. teams: that take tasks in turn."""
+    """A lower bound of a block's cost, without rows and columns to copy or to finish. In seconds: fill: before the first products. each:
+    for a task's products. finish: after the last. teams: that alternate between tasks."""
 
     fill: float = 0.0
     each: float = 0.0
@@ -53,11 +53,13 @@ class Floor(NamedTuple):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """What a block of a product takes, as far as that does not depend on how many of its rows and columns a task has. In seconds, but for `read`.
+    """The cost of a block of a product, as far as it does not depend on how many of its rows and columns a task has. In seconds, except
+    `read`.
 
     k: values that are summed. fill: before the first products. work: of the multiply-adds. evaluated: of operands that are evaluated.
     copied: of asynchronous copies of less than full width. read: values of operands read on chip for one of k. sums: one pass over the
-    slices' sums. cores: what is known of the instruction's tensor cores, or of what hides copies. tensor: whether it is for tensor cores.
+    slices' sums. cores: the figures of the instruction's tensor cores, or of the work that hides copies. tensor: whether it is for
+    tensor cores.
     """
 
     method: Matmul
@@ -82,7 +84,8 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def tile_rate(rows: int, vectors: int) -> float:
-    """The part of the arithmetic rate that a tile of the CPU has beside what it reads for each value of k: its vectors, and a value of each row."""
+    """The fraction of the arithmetic rate that a tile of the CPU reaches, given its loads for each value of k: its vectors, and a value
+    of each row."""
     return rows * vectors / (rows * vectors + READ * (rows + vectors))
 
 
@@ -145,12 +148,12 @@ def contract_seconds(c: Matmul, p: Product, task: Size, target: Target) -> float
 
 
 def task_seconds(b: Block, task: Size) -> float:
-    """The same of blocks that are known."""
+    """The same for given blocks."""
     return sum(_contract_parts(b, task)) + _first_seconds(b, task)
 
 
 def _first_seconds(b: Block, task: Size) -> float:
-    """What a task reads of the right operand before caches have it, where there are caches and they have not from the call before."""
+    """The first loads of a task's right operand before it is in caches, where there are caches and it is not there from the call before."""
     c, target = b.method, b.target
     right = task.n * task.k * b.product.dtype.itemsize
     anew = c.right.copy == "panels" or right > target.shared_bytes / 4
@@ -161,7 +164,7 @@ def rounds_seconds(
     b: Block, c: Matmul, problem: Problem, task: Size, rounds: int, after: float
 ) -> float:
     """`rounds` tasks of such blocks of a worker with their epilogues, one after the other, or in teams. c: the block's method, which may
-    ask for operands of the task that follows. after: seconds of what becomes of a task's sums."""
+    prefetch operands of the next task. after: seconds of a task's epilogue."""
     target = b.target
     fill, busy, finish = _contract_parts(b, task)
     finish += after
@@ -172,7 +175,7 @@ def rounds_seconds(
         return fill + busy + finish
     model = fitted(target.model.matmul)
     again = (rounds - 1) * model.again * target.latency_seconds
-    if c.following:  # what comes before the next products hides behind these sums
+    if c.following:  # the next products' start overlaps with these sums
         each = fill + rounds * (busy + finish) + max(0.0, again + (rounds - 1) * (fill - finish))
         goes_on = -(-task.k // c.block_k) % c.depth == 0
         rests = (rounds - 1) * (1 if goes_on else model.drained)
@@ -192,13 +195,13 @@ def rounds_seconds(
 
 
 def epilogue_seconds(problem: Problem, task: Size, target: Target) -> float:
-    """What follows a task's sums element by element."""
+    """The element-wise epilogue of a task's sums."""
     results = task.m * task.n // problem.products
     return results * problem.operations / (target.flops["fma"] / 2 / target.workers)
 
 
 def _memory_seconds(c: Matmul, memory: Memory, itemsize: int, target: Target) -> float:
-    """What comes from memory, as fast as the copies under way let it: a worker's share of the bandwidth takes so much at a time."""
+    """Seconds of loads from memory, given the copies in flight: a worker's share of the bandwidth limits them."""
     if not memory.left and not memory.right:
         return 0.0
     chunks = c.slices * c.teams * (c.depth - (2 if c.instruction == "wgmma" and c.depth > 3 else 1))
@@ -218,14 +221,14 @@ def _in_rounds(
     if c.teams == 1:
         return rounds * (fill + busy + finish)
     together, alone = divmod(rounds, c.teams)
-    # One team's finish hides behind the products of another, but for the last.
+    # One team's epilogue overlaps with the products of another, except the last.
     each = fill + c.teams * busy + (c.teams - 1) * finish
     last = fill + model.alone * busy + c.teams * finish if alone else finish
     return together * each + last
 
 
 def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
-    """What a task takes before its products, for them, and for its sums."""
+    """Seconds of a task before its products, for them, and for its sums."""
     c, p, target = b.method, b.product, b.target
     m, n, k, itemsize = task.m, task.n, b.k, p.dtype.itemsize
     blocks = -(-m // c.block_m) * -(-n // c.block_n)
@@ -248,10 +251,11 @@ def _contract_parts(b: Block, task: Size) -> tuple[float, float, float]:
 
 
 def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, float]:
-    """The products of a block and what comes after them. moved: what its copies take of the path. tile: its rows and columns.
+    """The products of a block and its epilogue. moved: the bytes that its copies move. tile: its rows and columns.
 
-    For tensor cores, what is copied is written to on-chip memory and read from there, as often as instructions ask for it. Warps that load
-    fragments for mma.sync do not ask for operands meanwhile; what wgmma does is hidden."""
+    For tensor cores, copied operands are written to on-chip memory and read from there, as often as instructions load them. Warps that
+    load fragments for mma.sync issue no copies meanwhile; the loads of wgmma are hidden.
+    """
     c, target = b.method, b.target
     model, cores = fitted(target.model.matmul), fitted(b.cores)
     moved = max(moved, (1 - cores.hides) * b.copied) if cores.hides else moved + b.copied
@@ -269,14 +273,14 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
             1.0 if in_parts and b.evaluated else model.shows
         )  # products end before operands are evaluated
         busy = (1 - shown) * max(parts) + shown * sum(parts)
-        if in_parts:  # a chunk's left operand is taken apart, and its sums added, while there are no products but those of other groups
+        if in_parts:  # a chunk's left operand is split, and its sums added, while only other groups have products
             busy += (
                 -(-b.k // c.block_k)
                 * model.parts
                 * target.latency_seconds
                 / (c.slices * c.teams) ** 2
             )
-        elif b.product.dtype is DType.F32:  # warps round a chunk before they ask for its products
+        elif b.product.dtype is DType.F32:  # warps round a chunk before its products
             vectors = b.k * _rounded(b, tile)
             busy += model.rounding * vectors * target.vector_bytes / target.worker_bandwidth
     else:
@@ -285,7 +289,8 @@ def _products(b: Block, moved: float, tile: tuple[int, int]) -> tuple[float, flo
 
 
 def _read_in_parts(c: Matmul, tile: tuple[int, int]) -> int:
-    """Values that warpgroups read on chip for one of k: left ones into registers, right ones twice and what TF32 leaves of them once, which is written and read besides."""
+    """Values that warpgroups read on chip for one of k: left ones into registers, right ones twice, and their remainders beyond TF32
+    once, which are also written and read."""
     return c.warps_n * tile[0] + 3 * (c.warps_m // 4) * c.block_n + 2 * tile[1]
 
 
@@ -300,12 +305,12 @@ def _tensor_cores(c: Matmul) -> bool:
 
 
 def _cores(c: Matmul, model: Model) -> TensorCores:
-    """Of the product's instruction; of those of scalar products only what hides copies is asked for."""
+    """The figures of the product's instruction; for scalar products only those of the work that hides copies are used."""
     return fitted(model.groups) if c.instruction == "wgmma" else model.warps
 
 
 def _fill(c: Matmul, k: int, model: Model) -> float:
-    """Latencies before the first products, and those that warps wait for each other and for room in the ring."""
+    """Latencies before the first products, and those in which warps wait for each other and for room in the ring."""
     steps = -(-k // (c.block_k * c.slices))
     several = c.warps_m * c.warps_n > 1
     if _tensor_cores(c):
@@ -317,7 +322,7 @@ def _fill(c: Matmul, k: int, model: Model) -> float:
 
 
 def store_seconds(results: int, stored: int, size: int, target: Target) -> float:
-    """All of a product's results on their way out, of all tasks together, as far as they are wider than the operands.
+    """Seconds of the stores of a product's results, of all tasks together, as far as they are wider than the operands.
 
     results: how many. stored, size: bytes of one, and of an operand's element.
     """
@@ -328,13 +333,13 @@ def store_seconds(results: int, stored: int, size: int, target: Target) -> float
 
 
 def _efficiency(c: Matmul, target: Target, *, wide: bool) -> float:
-    """The part of the arithmetic rate that a warp's tile, or a thread's, can reach. wide: of float32."""
+    """The fraction of the arithmetic rate that a warp's tile, or a thread's, can reach. wide: of float32."""
     match c.instruction:
         case "mma" if c.runs > 1:  # of each run's own fragments
             return fitted(target.model.matmul).run_rate * min(1.0, c.block_n / c.runs / 8)
         case "mma" | "wgmma":
             return _cores(c, fitted(target.model.matmul)).wide if wide else 1.0
-        case "fma":  # a thread's tile is about square: operands read against products made of them
+        case "fma":  # a thread's tile is about square: operands read, relative to their products
             side = (c.block_m // c.warps_m * c.block_n // c.warps_n / 32) ** 0.5
             model = fitted(target.model.matmul)
             return model.scalar_rate * min(1.0, side / model.scalar_side)

@@ -1,8 +1,8 @@
 """Matrix products on the CPU: register tiles over panels that stay in the cache (Goto and van de Geijn 2008).
 
-A task's region is cut into rectangles of sums that fit the cache; K is cut into chunks of block_k. In a
-chunk each panel of block_n columns is taken in once, and all rows advance past it in blocks of block_m.
-The sums of a rectangle are finished (and what follows the product computed) row by row at the end.
+A task's region is cut into rectangles of sums that fit the cache; K is cut into chunks of block_k. In a chunk each panel of block_n
+columns is packed once, and all rows advance past it in blocks of block_m. At the end the sums of a rectangle are finished, and the
+epilogue computed, row by row.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What threads of the CPU make of a product's sums: a rectangle of them at the end, or each block behind its last products."""
+"""Epilogues of products on the CPU: for a rectangle of sums at the end, or for each block after its last products."""
 
 from collections.abc import Iterator
 

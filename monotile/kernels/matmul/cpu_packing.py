@@ -1,4 +1,4 @@
-"""How threads of the CPU pack the operands of a product (`Operand.copy`)."""
+"""Packing of a product's operands on the CPU (`Operand.copy`)."""
 
 from collections.abc import Callable
 

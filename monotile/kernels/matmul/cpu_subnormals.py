@@ -1,7 +1,7 @@
 """Subnormal factors of products on the CPU count as zero (`device/vector.h: mt_flush`), as they do in its products of 16-bit floats.
 
-That holds until sums are complete, also while operands are made, and through what follows the sums, if all that keeps small numbers small. Where it does
-not, such as a logarithm, each tile's products are by themselves.
+That holds until sums are complete, also while operands are computed, and through the epilogue, if all of it maps small numbers to small
+numbers. Where it does not, as in a logarithm, the mode is set for each tile's products alone.
 """
 
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""Products of words on the CPU (`words.py`): the right operand's panels, and the calls of the tiles."""
+"""Products of words on the CPU (`words.py`): the right operand's panels, and the calls of the tile kernels."""
 
 import math
 from collections.abc import Callable

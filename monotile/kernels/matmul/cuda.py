@@ -1,6 +1,6 @@
 """A contraction step: the configuration of `targets/cuda/device/contract.cuh` and the functors that it calls.
 
-The functors are lambdas in the middle of the step: what does not depend on their arguments is computed before them.
+The functors are lambdas within the step: values that do not depend on their arguments are hoisted before them.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""Stages of one product whose step walks the worker's tasks by itself: teams of threads that take them in turn, or operands of the next
-task that are asked for during one."""
+"""Stages of one product whose step walks the worker's tasks itself: teams of threads that alternate, or prefetches of the next task's
+operands."""
 
 from monotile.codegen.block import READY, BlockEmitter
 from monotile.codegen.stages import product

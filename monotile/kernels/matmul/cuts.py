@@ -1,4 +1,4 @@
-"""The ways to cut a product into tasks: blocks of rows and columns, ranked by the cost model (Roller)."""
+"""Candidates for cutting a product into tasks: blocks of rows and columns, ranked by the cost model (Roller)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,22 +43,22 @@ from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
 LEAST_COLUMNS = 16  # of a block
-EVEN = 8  # rows or columns of which a task has whole groups: vectors of results, and what a warp copies
-LIVE_TERMS = 8  # terms for each that is assumed to count in a call where that is known only then
-LIVE_ROWS = 4  # the same of rows, or columns, that data select
+EVEN = 8  # rows or columns of which a task has whole groups, for vectors of results and copies
+LIVE_TERMS = 8  # terms for each that is assumed live, where a call decides how many are
+LIVE_ROWS = 4  # the same for rows, or columns, that data select
 
 # A way to cut a product: seconds of the stage, method, its on-chip bytes, tile of rows and columns, how lanes share its rows of sums.
 Choice = tuple[float, Matmul, int, tuple[int, int], Share | None]
 
 
 def tiled(c: Compute, context: Context) -> bool:
-    """Whether `c` is a product worth tiles of its own."""
+    """Whether `c` is a product worth separate tiles."""
     return product_of(c, context) is not None
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """The best way to cut a group that begins with a product and goes on element by element, or row by row, or is a gate; none where it does
-    not, or there is none."""
+    """The best way to cut a group that begins with a product and has an element-wise or row-wise epilogue, or is a gate; none where it
+    is not, or there is no way."""
     gate, target = group.match if isinstance(group.match, Gate) else None, context.target
     anchor = gate.sums[0] if gate else group.steps[0][0]
     if not isinstance(anchor, Compute):
@@ -93,7 +93,7 @@ def _best_choice(
     found: Rowwise | Gate | None,
     context: Context,
 ) -> Choice | None:
-    """The fastest way to cut the product with what follows it; None if there is none. found: the rows that it is finished by, or the gate."""
+    """The fastest way to cut the product with its epilogue; None if there is none. found: the rows of a row-wise epilogue, or the gate."""
     problem = _problem(anchor, p, statements, found, context)
     if problem is None:
         return None
@@ -147,20 +147,20 @@ def _problem(
 
 
 def _usual(c: Compute, axis: Axis) -> int:
-    """How much of an axis there mostly is."""
+    """The typical live extent of an axis."""
     live = c.live_along(axis)
     count = None if live is None else live.prefix
     return count.usual if isinstance(count, CountTensor) else axis.extent
 
 
 def _selected(c: Compute, side: Sequence[int]) -> bool:
-    """Whether data decide how much of a side of the product there is."""
+    """Whether data decide how many rows or columns of the product are live."""
     live = (c.live_along(c.axes[a]) for a in side)
     return any(x is not None and x.prefix is not None and not x.known for x in live)
 
 
 def _key(problem: Problem) -> tuple[object, ...]:
-    """All that `_choices` looks at."""
+    """A key of all inputs of `_choices`."""
     p, size = problem.product, problem.size
     epilogue = (problem.operations, problem.stored, *([problem.products] * (problem.products > 1)))
     operands = (problem.memory, problem.read)
@@ -169,20 +169,20 @@ def _key(problem: Problem) -> tuple[object, ...]:
 
 
 def value_of(c: Matmul) -> dict[str, Value]:
-    """What tells a way to cut a product from others."""
+    """A value that distinguishes a way to cut a product from others."""
     return {"method": msgspec.to_builtins(c)}
 
 
 def _from_memory(c: Compute, p: Product, products: int, target: Target) -> Memory:
-    """Operands that are larger than what the last-level cache keeps."""
+    """Operands that are larger than the last-level cache."""
     sides = _operand_bytes(c, p, products, whole=True)
     kept = target.l2_bytes * target.model.common.kept
     return Memory(*(nbytes if nbytes > kept else 0 for nbytes in sides))
 
 
 def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
-    """The ways to cut the product. A block that cannot be faster than the best is left out, unless all are wanted: those that may be the fastest are
-    looked at first."""
+    """The ways to cut the product. A block that cannot be faster than the best is skipped, unless all are wanted; those that may be the
+    fastest are tried first."""
     p, size, target, several = problem.product, problem.size, context.target, problem.products
     out = product_cost.store_seconds(problem.results, problem.stored, p.dtype.itemsize, target)
     fitting = [
@@ -205,7 +205,7 @@ def _choices(problem: Problem, context: Context) -> Iterator[Choice]:
         found[number] = list(_choices_of(fitting[number], problem, out, target))
         if not context.chooser.wants_all:
             best = min((best, *(choice[0] for choice in found[number])))
-    for number in sorted(found):  # the first of equals is the same whatever was looked at first
+    for number in sorted(found):  # the first of equals is the same in any order of trials
         yield from found[number]
 
 
@@ -239,7 +239,7 @@ def _beyond_run(c: Matmul, p: Product) -> bool:
 def _finished(
     problem: Problem, c: Matmul, target: Target
 ) -> Iterator[tuple[tuple[int, int], Share | None, float]]:
-    """The regions of tasks by the method `c`, each with what becomes of its sums: how lanes share rows, and the seconds."""
+    """The regions of tasks by the method `c`, each with its epilogue: how lanes share rows, and the seconds."""
     p, size, work = problem.product, problem.size, problem.rows
     if work is None:
         for tile in regions(p, size, c, target, EVEN * problem.products):
@@ -270,8 +270,8 @@ def _rounds(size: Size, method: Matmul, tile: tuple[int, int], target: Target) -
 def regions(
     p: Product, size: Size, method: Matmul, target: Target, even: int = EVEN
 ) -> Iterable[tuple[int, int]]:
-    """Each once: rows and columns of a task: a block, or less of it where tasks share these evenly, or more tasks in as many waves. even: columns of
-    which a task has whole groups."""
+    """Each once: rows and columns of a task: a block, or less of it where tasks divide these evenly, or more tasks in as many waves.
+    even: columns of which a task has whole groups."""
     if method.instruction == "words":
         found = word_regions(size, method, target)
         return dict.fromkeys(
@@ -301,8 +301,8 @@ def regions(
 def _product_dims(
     c: Compute, p: Product, tiles: tuple[int, int], target: Target, products: int
 ) -> tuple[Dim, ...]:
-    """Batches, rows, columns. Tasks that follow each other have the same rows; or, where the columns' operand would be read from memory
-    for each of these anew, the same columns."""
+    """Batches, rows, columns. Consecutive tasks have the same rows; or, where the columns' operand would be read from memory again for
+    each of these, the same columns."""
     batch = tuple(Dim((a,), c.axes[a].extent, 1, i) for i, a in enumerate(p.batch))
     extents = [math.prod(c.axes[a].extent for a in axes) for axes in (p.m, p.n)]
     tiles = (tiles[0], tiles[1] // products)
@@ -322,7 +322,7 @@ def _product_dims(
 def _operand_bytes(
     c: Compute, p: Product, products: int, *, whole: bool = False
 ) -> tuple[int, int]:
-    """What is read of both operands, of one batch or as a whole. products: as many right ones."""
+    """Bytes of both operands, of one batch or as a whole. products: as many right ones."""
     extents = {a.name: a.extent for a in (*c.axes, *c.reduce)}
     if not whole:
         extents |= {c.axes[a].name: 1 for a in p.batch}

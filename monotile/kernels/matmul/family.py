@@ -1,4 +1,4 @@
-"""The family, as the rest of the compiler sees it."""
+"""The product family's entry in the registry."""
 
 from monotile.kernels.family import Family
 from monotile.kernels.matmul.check import bounded, check, why_not_late

@@ -1,8 +1,8 @@
-"""Gates: results of which each is made, element by element, of several sums of one product.
+"""Gates: results that are element-wise in several sums of one product.
 
-A gated linear unit (GLU, SwiGLU, GEGLU: Shazeer 2020, "GLU Variants Improve Transformer") takes the two halves of what a linear layer makes, or what
-two layers make of the same input, which horizontal fusion has put together. Found by structure: whatever reads the parts of a product at
-the same place.
+A gated linear unit (GLU, SwiGLU, GEGLU: Shazeer 2020, "GLU Variants Improve Transformer") combines the two halves of a linear layer's
+result, or the results of two layers with the same input, which horizontal fusion has joined. Found by structure: a reader of several
+parts of a product at the same index.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ LEAST = 8  # columns of each part in a block
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """product: the sums. result: what is made of them. sums: each part of the product as a Compute of its own, with the axes of the result; they
-    have the left factor in common. value: the result's, which loads the parts where it is."""
+    """product: the sums. result: computed from them. sums: each part of the product as a separate Compute, with the axes of the result;
+    they have the left factor in common. value: the result's expression, which loads the parts in place."""
 
     product: Compute
     result: Compute
@@ -59,7 +59,7 @@ def gate(result: Compute, product: Compute) -> Gate | None:
 
 
 def _places(result: Compute, made: Tensor) -> list[tuple[Expr, ...]]:
-    """Where `result` reads `made`, in order: nowhere, if it is not at equal places of parts that lie apart along one dimension."""
+    """Where `result` reads `made`, in order: nowhere, if not at equal positions of parts that are apart along one dimension."""
     found = list(dict.fromkeys(x.index for x in loads(result.body) if x.tensor == made))
     if not found or any(loads(i) for i in found[0]):
         return []
@@ -91,7 +91,7 @@ def _alike(x: Contraction, y: Contraction) -> bool:
 
 
 def products_of(found: Gate, context: Context) -> Product | None:
-    """Its parts as matrix products, which are read alike; None where they are none, or not."""
+    """Its parts as matrix products with equal operand layouts; None where there are none, or they differ."""
     first, *others = (product_of(s, context) for s in found.sums)
     if first is None or any(x != first for x in others):
         return None
@@ -99,8 +99,9 @@ def products_of(found: Gate, context: Context) -> Product | None:
 
 
 def takes_several(c: Matmul, products: int, itemsize: int, target: Target) -> bool:
-    """Whether a block of the method `c` may have the columns of so many products side by side: in whole groups, and of the right operand's rows what
-    threads take at once is all of a chunk, or of one product; of two where it is copied asynchronously. itemsize: bytes of an element."""
+    """Whether a block of the method `c` may have the columns of so many products side by side: in whole groups, and a thread's share of
+    the right operand's rows is all of a chunk, or of one product; of two where it is copied asynchronously. itemsize: bytes of an
+    element."""
     each = c.block_n // products
     if c.sparse or c.runs > 1 or c.block_n % products or each % LEAST:
         return False
@@ -116,12 +117,12 @@ def takes_several(c: Matmul, products: int, itemsize: int, target: Target) -> bo
 
 
 def as_gate(c: Matmul, parts: int) -> MatmulGate:
-    """The method `c` of a step whose result is made of so many sums each."""
+    """The method `c` of a step whose result is computed from so many sums each."""
     return MatmulGate(**{name: getattr(c, name) for name in c.__struct_fields__}, parts=parts)
 
 
 def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
-    """The gate that `result` is, of a product that is worth tiles of its own."""
+    """The gate that computes `result`, for a product that is worth separate tiles."""
     if not context.target.has.lockstep:
         return None
     for name in dict.fromkeys(x.tensor.name for x in loads(result.body)):
@@ -132,19 +133,19 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
 
 
 def sums_of(step: Step, statements: Statements) -> tuple[Compute, ...]:
-    """The products of a step: its anchor, or the parts of what its anchor is a gate of; none where it is neither."""
+    """The products of a step: its anchor, or the parts that its anchor, a gate, combines; none where it is neither."""
     return sums_in([statements[n] for n in step.computes[: step.anchor + 1]])
 
 
 def sums_in(made: Sequence[Compute | Scatter]) -> tuple[Compute, ...]:
-    """The same. made: what a step computes up to its anchor."""
+    """The same. made: the step's computes up to its anchor."""
     found = gate_in(made)
     anchor = made[-1]
     return found.sums if found else (anchor,) if isinstance(anchor, Compute) else ()
 
 
 def gate_in(made: Sequence[Compute | Scatter]) -> Gate | None:
-    """The gate that the last of `made` is, of the product before it."""
+    """The gate that the last of `made` is, for the product before it."""
     match made:
         case [Compute() as product, Compute() as result] if result.combiner is None:
             return gate(result, product)

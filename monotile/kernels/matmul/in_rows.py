@@ -1,4 +1,4 @@
-"""A product as a step of a task that has several."""
+"""A product as one of several steps of a task."""
 
 import math
 
@@ -37,8 +37,8 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
         way
         for way in ranked(p, size, context)
         if way[2] <= site.room
-        and way[1].instruction != "wgmma"  # its panels want the first bytes
-        and way[1].teams == 1  # which take tasks of a stage in turns
+        and way[1].instruction != "wgmma"  # its panels need the first bytes
+        and way[1].teams == 1  # which alternate between tasks of a stage
     )
     best = context.choose(
         "blocks within rows",
@@ -68,6 +68,6 @@ def _with_sides(
     context: Context,
     own: frozenset[str],
 ) -> Product:
-    """`with_sides`, once for each choice of axes. own: as of the site for which `p` was found."""
+    """`with_sides`, memoised for each choice of axes. own: as in the site for which `p` was found."""
     key = ("product", c, own, sides)
     return context.of_worker.once(key, lambda: with_sides(p, c, sides, context.target, own))

@@ -8,9 +8,10 @@ LINE_BYTES = 128  # of a panel as warpgroups read it
 
 
 def contract_bytes(c: Matmul, itemsize: int, sum_itemsize: int = 4) -> int:
-    """Rings of operand chunks, in whose place the slices' sums meet afterwards, behind the chunks of a following task; of all teams.
+    """Bytes of the rings of operand chunks of all teams. Afterwards the slices' sums are combined in the same memory, after the prefetched
+    chunks of the next task.
 
-    itemsize: of the operands' elements. sum_itemsize: of the type that products are summed in.
+    itemsize: of the operands' elements. sum_itemsize: of the accumulation type.
     """
     chunk = chunk_bytes(c, itemsize)
     ring = c.slices * (c.depth * chunk + rest_bytes(c, itemsize))
@@ -19,7 +20,7 @@ def contract_bytes(c: Matmul, itemsize: int, sum_itemsize: int = 4) -> int:
 
 
 def rest_bytes(c: Matmul, itemsize: int) -> int:
-    """What TF32 leaves of the right operand, of two chunks of a slice, where warpgroups read it."""
+    """The remainders beyond TF32 of the right operand, of two chunks of a slice, where warpgroups read it."""
     return 2 * panel_bytes(c.block_n, c.block_k, c.right, itemsize) if c.in_parts else 0
 
 

@@ -1,4 +1,4 @@
-"""How sums of products are computed as tiled matrix products."""
+"""The methods of tiled matrix products in a Plan."""
 
 from typing import ClassVar, Literal
 
@@ -13,26 +13,27 @@ from monotile.plan.places import Frozen
 class Matmul(Method, Frozen, frozen=True, tag="matmul"):
     """A sum of products as a tiled matrix product; `m` and `n` are positions in the step's dims.
 
-    Dims other than m and n are batches, walked one by one. `k` holds the reduce axes in the order in
-    which they are flattened. A task's region is walked in blocks of block_m x block_n; inside, every
-    warp owns accumulators for block_m / warps_m x block_n / warps_n, the K dimension is cut in chunks of
-    block_k, and chunk c belongs to the warps of slice c % slices, each slice with its own ring
-    of `depth` chunks in shared memory; the slices are added up at the end.
-    passes: products of tensor cores for one: 3 where operands are float32, which is two parts of TF32; 1 takes the first parts alone.
+    Dims other than m and n are batches, walked one by one. `k` holds the reduce axes in the order in which they are flattened. A task's
+    region is walked in blocks of block_m x block_n; inside, every warp owns accumulators for block_m / warps_m x block_n / warps_n, the K
+    dimension is cut in chunks of block_k, and chunk c belongs to the warps of slice c % slices, each slice with a separate ring of `depth`
+    chunks in shared memory; the slices are added up at the end.
+    passes: tensor-core products for one: 3 where operands are float32, which is split into two parts of TF32; 1 takes the first parts
+    alone.
     swapped: the left operand is the second factor of the product that the anchor sums, not the first.
     A sparse right operand takes the place of the left one in the instruction: warpgroups are 64 columns each, `warps_n` in all, and sum the
     transposed block.
-    runs: a block's columns are so many runs side by side, each with a part of its own of what the left side has for a value of
-    the axes before the last of k: the channels of a group. What they read together is copied as one line.
-    tasks_at_once: the warps are so many teams, with a ring each, which take a block each. It is the only step of its stage then, of whose
-    tasks a worker has several: the teams take these in turn (ping-pong), and one's products go on while another finishes its sums.
-    prefetch: at "handoff" the first chunks of an operand that no stage makes; at "task" chunks of the worker's next task, when this one's
-    products are done and before its sums are stored: these stay clear of so many stages of the ring, and it is the only step of its stage then.
-    At "use" an operand whose lines leave the last-level cache first.
+    runs: a block's columns are so many adjacent runs, each with a separate part of the left side's values for the axes before the last of
+    k: the channels of a group. Their common operands are copied as one line.
+    tasks_at_once: the warps are so many teams, with a ring each, which take a block each. It is the only step of its stage then, and a
+    worker has several of the stage's tasks: the teams take these in turn (ping-pong), and one's products run while another computes its
+    epilogue.
+    prefetch: at "handoff" the first chunks of an operand that no stage computes; at "task" chunks of the worker's next task, after this
+    one's products and before its sums are stored: the sums leave so many stages of the ring free, and it is the only step of its stage
+    then. At "use" an operand whose lines are evicted first from the last-level cache.
     On the CPU a block is one register tile, and slices, warps and depth are 1. sums: rows and columns, in whole blocks, of the sums that
-    stay in the cache while chunks of k go by; None for those of one block, as of a Plan in the making. An operand is read in place if it is
-    "direct", else it is packed; a packed right one of an outer product is turned, vector by vector, if it lies along "k". Of "words" each
-    sum takes a word of neighbours along k at a time, two of 16 bits or four of 8 (`words.py`).
+    stay in the cache while chunks of k are processed; None for those of one block, as in an unfinished Plan. An operand is read in place
+    if it is "direct", else it is packed; a packed right one of an outer product is transposed, vector by vector, if it is contiguous
+    along "k". Of "words" each sum takes a word of neighbours along k at a time, two of 16 bits or four of 8 (`words.py`).
     """
 
     reads_shared: ClassVar[bool] = False
@@ -60,12 +61,12 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
 
     @property
     def products(self) -> int:
-        """With the same left operand, whose sums a block has side by side."""
+        """The number of products with the same left operand whose sums a block has side by side."""
         return 1
 
     @property
     def columns(self) -> int:
-        """Of each of these products in a block: those of the results."""
+        """A block's columns of each of these products: those of the results."""
         return self.block_n // self.products
 
     @property
@@ -81,17 +82,17 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
 
     @property
     def following(self) -> int:
-        """Chunks of the next task that are asked for during one."""
+        """Chunks of the next task that are prefetched during one."""
         return self.ahead("task")
 
     @property
     def sparse(self) -> bool:
-        """Whether the right operand is two of each four values along k."""
+        """Whether the right operand is 2:4 sparse along k."""
         return self.right.copy == "sparse"
 
     @property
     def right_share(self) -> float:
-        """How much of a value of the right operand is stored and copied: half of them, and two bits for each."""
+        """The fraction of the right operand that is stored and copied: half of the values, and two bits for each."""
         return 9 / 16 if self.right.copy == "sparse" else 1.0
 
     @property
@@ -100,7 +101,7 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
         return self.instruction == "wgmma" and self.passes > 1
 
     def evicts_first(self, side: str) -> bool:
-        """Whether what is copied of an operand leaves the last-level cache first."""
+        """Whether the copied lines of an operand are evicted first from the last-level cache."""
         return any(p.what == side and p.cache == "evict_first" for p in self.prefetch)
 
     def describe(self) -> str:
@@ -124,11 +125,11 @@ class Matmul(Method, Frozen, frozen=True, tag="matmul"):
 
 
 class MatmulGate(Matmul, frozen=True, tag="matmul_gate"):
-    """A product of whose sums several make a result each, element by element: the two of a gated linear unit (`gate.Gate`).
+    """A product several of whose sums give one result each, element by element: the two of a gated linear unit (`gate.Gate`).
 
-    The anchor is the result, behind the product, whose sums are never stored. m and n are dims of the result, and a task has what each of `parts`
-    has for its rows and columns: a block's columns are those of the parts side by side, block_n / parts of each, and so are the lines of its
-    right operand, which begins anew for each part.
+    The anchor is the result, after the product, whose sums are never stored. m and n are dims of the result, and a task has each of the
+    `parts` for its rows and columns: a block's columns are those of the parts side by side, block_n / parts of each, and so are the
+    lines of its right operand, which begins anew for each part.
     """
 
     parts: int = 2
@@ -143,11 +144,11 @@ class MatmulGate(Matmul, frozen=True, tag="matmul_gate"):
 
 
 class MatmulRows(Matmul, frozen=True, tag="matmul_rows"):
-    """A product whose tasks have whole rows of sums, which are finished row by row: a softmax, a normalisation. The sums stay on chip.
+    """A product whose tasks have whole rows of sums, with a row-wise epilogue: a softmax, a normalisation. The sums stay on chip.
 
     A task is one block. Groups of `lanes` neighbouring threads take rows of its sums in turn, as rows in registers are taken
-    (`common/cuda_rows.py`). The anchor is number `result` of the step's computes: before it stands what a row has one of.
-    vector, rows, span, order, moments: as of `HoldRows`.
+    (`common/cuda_rows.py`). The anchor is number `result` of the step's computes, after the one-per-row values. vector, rows, span,
+    order, moments: as in `HoldRows`.
     """
 
     has_followers: ClassVar[bool] = False
@@ -167,7 +168,7 @@ class MatmulRows(Matmul, frozen=True, tag="matmul_rows"):
 
     @property
     def match(self) -> "tuple[int, tuple[int, ...], tuple[str, ...]]":
-        """What was matched."""
+        """The match."""
         return self.rows, self.span, self.order
 
     def describe(self) -> str:

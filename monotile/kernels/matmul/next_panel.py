@@ -1,7 +1,7 @@
-"""The panel of a right operand that comes next, asked for while blocks of rows advance past this one: it is then read from memory behind the products.
+"""Prefetches the next panel of a right operand while blocks of rows advance past this one: it is then read from memory during the products.
 
-BERT-base at 128 tokens in float32 97 -> 84 ms, GPT-2 143 -> 121, ViT-B/16 149 -> 135, ResNet-50 37 -> 34 (two Sapphire Rapids cores, in one run each,
-weights in panels). Asked for between blocks instead, products wait for the lines' places in the first cache.
+BERT-base at 128 tokens in float32 97 -> 84 ms, GPT-2 143 -> 121, ViT-B/16 149 -> 135, ResNet-50 37 -> 34 (two Sapphire Rapids cores, in
+one run each, weights in panels). If prefetched between blocks instead, products wait for free line buffers of the first-level cache.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,15 @@ from monotile.kernels.matmul.tiles import Side, Tiles
 from monotile.plan.nodes import Prefetch
 
 LINE = 64  # bytes that the caches move at a time
-APART = (8, 4, 2, 1)  # values of k for each line that a block asks for
+APART = (8, 4, 2, 1)  # values of k for each line that a block prefetches
 ENOUGH = 7 / 8  # of a panel's lines
 
 
 @dataclass(frozen=True, slots=True)
 class NextPanel:
-    """Where a panel's lines lie. run: lines side by side; 0: all of them. jump: bytes from one run to the next. across, deep: elements from a panel to the one
-    beside it, and from one chunk of k to the next. lines: of a panel. block_k: values of k of a chunk."""
+    """The cache lines of a panel. run: contiguous lines; 0: all of them. jump: bytes from one run to the next. across, deep: elements
+    from a panel to the next one along the columns, and from one chunk of k to the next. lines: of a panel. block_k: values of k of a
+    chunk."""
 
     run: int
     jump: int
@@ -27,16 +28,16 @@ class NextPanel:
     block_k: int
 
     def step(self, apart: int) -> int:
-        """Bytes from what one block asks for to what the next one does."""
+        """Bytes from the lines that one block prefetches to the next one's."""
         lines = self.block_k // apart
         return lines // self.run * self.jump if self.run else lines * LINE
 
     def blocks(self, apart: int) -> int:
-        """How many blocks ask for all of it."""
+        """How many blocks prefetch all of it."""
         return -(-self.lines // (self.block_k // apart))
 
     def fits(self, apart: int) -> bool:
-        """Whether a block asks for whole runs."""
+        """Whether a block prefetches whole runs."""
         lines = self.block_k // apart
         whole = not self.run or (self.run <= lines and lines % self.run == 0)
         return self.block_k % apart == 0 and whole
@@ -61,7 +62,7 @@ def next_panel(tiles: Tiles, right: Side, copy: str) -> NextPanel | None:
 
 
 def asked(tiles: Tiles, right: Side, copy: str) -> tuple[Prefetch, ...]:
-    """What blocks ask for of the right operand: as few lines each as they can."""
+    """The prefetches of blocks for the right operand: as few lines each as possible."""
     found, rows = next_panel(tiles, right, copy), -(-tiles.rows // tiles.method.block_m)
     fitting = [a for a in APART if found is not None and found.fits(a)]
     if found is None or not fitting:

@@ -1,4 +1,4 @@
-"""Copies of weights in the order in which a product takes in its right operand: which columns and values of k lie where."""
+"""Copies of weights in the order in which a product reads its right operand: the position of each column and value of k."""
 
 from monotile.analysis.affine import Affine
 from monotile.analysis.contraction import factors
@@ -12,8 +12,8 @@ from monotile.plan.places import Panels
 
 
 def panels(step: Step, view: View) -> Panels | None:
-    """The copy that the step reads its right operand from, without its parts; None for a step that reads none, or where no copy is as its tasks would
-    read it: a task's columns are whole panels, and each axis is a stride of the weight."""
+    """The copy from which the step reads its right operand, without its parts; None for a step that reads none, or whose tasks cannot
+    read one: a task's columns have to be whole panels, and each axis a stride of the weight."""
     anchor, m = view.statements[step.computes[step.anchor]], step.method
     if not isinstance(m, Matmul) or m.right.copy != "panels" or not isinstance(anchor, Compute):
         return None
@@ -49,7 +49,7 @@ def panels(step: Step, view: View) -> Panels | None:
 
 
 def matrices(step: Step, anchor: Compute, where: Affine) -> list[Axis]:
-    """The axes for each value of which the weight has a matrix. where: the offset of its elements."""
+    """The batch axes of the weight's matrices. where: the offset of its elements."""
     m = step.method
     assert isinstance(m, Matmul)
     sides = {*step.dims[m.m].axes, *step.dims[m.n].axes}

@@ -1,4 +1,5 @@
-"""What products ask for ahead: the first chunks of a weight before their hand-off; and which weights leave the last-level cache first."""
+"""Prefetches of products: the first chunks of a weight before their hand-off; and which weights are evicted first from the last-level
+cache."""
 
 import math
 
@@ -13,7 +14,7 @@ from monotile.targets.model import fitted
 
 
 def operands(step: Step, statements: Statements) -> dict[str, tuple[Load, ...]]:
-    """What is loaded of the left and of the right operand of a step; of several products side by side, of all of them."""
+    """The loads of the left and of the right operand of a step; for several products side by side, of all of them."""
     m, sums = step.method, sums_of(step, statements)
     assert isinstance(m, Matmul)
     sides = [factors(s, swapped=m.swapped) for s in sums]
@@ -22,9 +23,9 @@ def operands(step: Step, statements: Statements) -> dict[str, tuple[Load, ...]]:
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
-    """At "handoff" the first chunks of one operand, if that is a weight. At "use" the weights that each call reads once: where all of them
-    are more than the last-level cache holds, hardly any is there when the next call asks for it, and kept as long as all else it only
-    puts out what stages hand each other (H100: Swin-B 604 -> 535, GPT-2 299.7 -> 294.8)."""
+    """At "handoff" the first chunks of one operand, if that is a weight. At "use" the weights that each call reads once: where all of
+    them exceed the last-level cache, hardly any is still there when the next call reads it. If kept as long as everything else, they
+    only evict the values that stages pass to each other (H100: Swin-B 604 -> 535, GPT-2 299.7 -> 294.8)."""
     m = where.step.method
     assert isinstance(m, Matmul)
     if at == "handoff" and where.number == 0 and m.left.copy == m.right.copy == "async":
@@ -42,7 +43,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
 
 
 def _read_once(side: str, where: Prefetching) -> bool:
-    """Whether all who read a part of an operand do so at the same time, or one task does."""
+    """Whether all readers of a part of an operand read it at the same time, or one task does."""
     step, m = where.step, where.step.method
     assert isinstance(m, Matmul)
     rows, columns = step.dims[m.m], step.dims[m.n]
@@ -54,7 +55,7 @@ def _read_once(side: str, where: Prefetching) -> bool:
 
 
 def _each_time_another(read: tuple[Load, ...], where: Prefetching) -> bool:
-    """Whether what is read of an operand is a weight, another one in each iteration of the loops, wherever data says that it lies."""
+    """Whether an operand is a weight, a different one in each iteration of the loops, at whatever data-dependent index."""
     found = {*read} - {y for x in read for i in x.index for y in loads(i)}
     return bool(found) and all(
         x.tensor.name in where.streamed

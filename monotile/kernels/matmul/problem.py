@@ -1,4 +1,4 @@
-"""The problem that a product is: its size, and what decides besides how long it takes."""
+"""The matrix product that a Compute poses: its extents, and the properties that its cost depends on."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from monotile.kernels.common.product import Product
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """m x n x k, so many times over: of a whole product, or of the part of it that one task has."""
+    """m x n x k, so many times: of a whole product, or of one task's part of it."""
 
     m: int
     n: int
@@ -26,9 +26,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are kept of one. memory: operands that no cache keeps. rows:
-    what each row of sums takes instead, where these are finished row by row; last: the innermost of a row's extents. products: how many are side by side, of
-    whose sums a result is made each; the size is that of all of them. read: all that is read of the operands, of one batch, where regions are chosen by it.
+    """A product with its epilogue. operations: of the epilogue, for each sum. stored: bytes that are stored of one. memory: operands
+    that no cache holds. rows: the work of each row of sums, where the epilogue is row-wise; last: the innermost of a row's extents.
+    products: how many are side by side, several of whose sums give one result; the size is that of all of them. read: all bytes read
+    of the operands, of one batch, where regions are chosen by it.
     """
 
     product: Product

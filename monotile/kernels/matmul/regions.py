@@ -1,4 +1,4 @@
-"""The parts of a product that tasks have on the CPU."""
+"""The regions of a product that tasks have on the CPU."""
 
 import math
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from monotile.kernels.matmul.next_panel import LINE
 from monotile.kernels.matmul.problem import Problem, Size
 from monotile.targets.target import Target
 
-LEAST_ROWS = 64  # of several tasks below each other: a panel's way to the cache is short then
-EACH = 4  # tasks of a worker, so that what one has of the right operand stays in its cache
+LEAST_ROWS = 64  # of consecutive tasks along the rows: a panel is still in the cache then
+EACH = 4  # tasks of a worker, so that its part of the right operand stays in its cache
 
 
 def cpu_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, int]]:
@@ -24,7 +24,7 @@ def cpu_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, in
 
 
 def cpu_region(size: Size, c: Matmul, target: Target) -> tuple[int, int]:
-    """Of dot products: all rows, unless there are too few columns for that."""
+    """For dot products: all rows, unless there are too few columns for that."""
     tasks = _tasks(size, target)
     columns = max(c.block_n, round_up(-(-size.n // tasks), c.block_n))
     rows = round_up(-(-size.m // -(-tasks // -(-size.n // columns))), c.block_m)
@@ -32,7 +32,7 @@ def cpu_region(size: Size, c: Matmul, target: Target) -> tuple[int, int]:
 
 
 def _tasks(size: Size, target: Target) -> int:
-    """Of each batch."""
+    """For each batch."""
     least = -(-EACH * target.workers // size.batches)
     even = (
         t for t in range(least, least + target.workers) if t * size.batches % target.workers == 0
@@ -41,10 +41,10 @@ def _tasks(size: Size, target: Target) -> int:
 
 
 def traffic_seconds(problem: Problem, c: Matmul, tile: tuple[int, int], target: Target) -> float:
-    """What of a product's time depends on the regions alone: what a worker's tasks read for the first time, and what they store.
+    """The part of a product's time that depends on the regions alone: first loads of a worker's tasks, and their stores.
 
-    Tasks that follow each other have the same rows. A worker counts as having every so many of them: columns of some of these, and rows of all. (It has
-    neighbours; counted so, ResNet-50 is 2 % slower.) What does not stay in its cache it reads again.
+    Consecutive tasks have the same rows. A worker counts as having every n-th of them: columns of some of these, and rows of all. (It
+    has neighbours; counted so, ResNet-50 is 2 % slower.) It reads again what does not stay in its cache.
     """
     if c.instruction != "outer":
         return 0.0

@@ -1,4 +1,4 @@
-"""Products whose rows are finished in their own task: what follows works row by row, and a task has whole rows."""
+"""Products fused with row-wise followers, such as a normalisation: a task has whole rows."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from monotile.kernels.matmul.method import Matmul, MatmulRows
 from monotile.targets.target import Target
 
 VECTOR = 4  # sums that a lane takes at once, at most: 16 bytes
-LEAST_LANES = 8  # which so read a line of banks side by side, and store whole sectors
+LEAST_LANES = 8  # which so read a line of banks contiguously, and store whole sectors
 
 
 class Share(NamedTuple):
@@ -25,7 +25,8 @@ class Share(NamedTuple):
 
 
 def finished_rows(group: Group, p: Product, target: Target) -> Rowwise | None:
-    """`group`, which begins with the product `p`, as rows of its sums; None where it does not work row by row, or a row is no row of the product."""
+    """`group`, which begins with the product `p`, as rows of its sums; None where it does not work row by row, or its rows are not the
+    product's."""
     anchor, *rest = group.statements()
     every = [s for s in (anchor, *rest) if isinstance(s, Compute)]
     if not target.has.lockstep or len(every) <= len(rest) or p.grain_m or p.grain_n:
@@ -36,7 +37,7 @@ def finished_rows(group: Group, p: Product, target: Target) -> Rowwise | None:
 
 
 def shares(work: RowWork, last: int, threads: int, rows: int) -> Iterator[Share]:
-    """The ways to share rows of `work` for so many threads. last: extent of the innermost axis of a row."""
+    """The ways to divide rows of `work` among so many threads. last: extent of the innermost axis of a row."""
     vector = math.gcd(VECTOR, last)
     lanes = 32
     while lanes >= LEAST_LANES or (lanes >= 1 and lanes * vector >= work.length):
@@ -48,13 +49,13 @@ def shares(work: RowWork, last: int, threads: int, rows: int) -> Iterator[Share]
 
 
 def finish_seconds(work: RowWork, share: Share, rows: int, threads: int, target: Target) -> float:
-    """So many rows whose sums are on chip: groups of lanes take them round after round."""
+    """Seconds of so many rows whose sums are on chip: groups of lanes take them round after round."""
     groups = threads // share.lanes
     return -(-rows // groups) * work.further_round(share, groups, target)
 
 
 def with_rows(c: Matmul, found: Rowwise, share: Share, target: Target) -> MatmulRows:
-    """The method `c` of a step that finishes the rows `found` so."""
+    """The method `c` of a step with the row-wise epilogue `found`."""
     given = {name: getattr(c, name) for name in c.__struct_fields__}
     once = tuple(moments(found).items())
     rows, span, order = found.names

@@ -1,5 +1,5 @@
-"""How warps read the operands of a product, and how threads take its sums; on the CPU, how many sums stay in the cache, and which operands
-are packed."""
+"""Fixes how warps load the operands of a product, and how threads divide its sums; on the CPU, how many sums stay in the cache, and
+which operands are packed."""
 
 import msgspec
 
@@ -27,7 +27,7 @@ def settle(where: Settling) -> Method:
         anchor = where.anchor
         assert isinstance(anchor, Compute)
         site, lines = view.site(where.step), Lines(view)
-        for _ in range(3):  # one block may lie so that it is read in place, where several do not
+        for _ in range(3):  # one block may be read in place where several cannot
             before, (left, right) = m, tile_sides(tiles_of(site, anchor, m), lines)
             m = msgspec.structs.replace(m, left=left, right=right, sums=None)
             m = msgspec.structs.replace(m, sums=_sums(where, m))
@@ -56,7 +56,7 @@ def _sums(where: Settling, m: Matmul) -> tuple[int, int]:
 
 
 def held_sums(m: Matmul, rows: int, columns: int, itemsize: int) -> tuple[int, int]:
-    """Rows and columns of the sums that stay in the cache, of so many of a task. itemsize: bytes of a sum."""
+    """Rows and columns of the sums that stay in the cache, of those of a task. itemsize: bytes of a sum."""
     rows, columns = round_up(rows, m.block_m), round_up(columns, m.block_n)
     most = SUMS_BYTES // itemsize
     packed = m.instruction == "outer" and m.right.copy not in ("direct", "panels")

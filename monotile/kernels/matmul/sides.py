@@ -1,4 +1,4 @@
-"""The operands of a product as its step reads them."""
+"""The operands of a product in the form in which its step reads them."""
 
 from monotile.analysis.affine import flattened, offset
 from monotile.analysis.contraction import factors
@@ -17,8 +17,8 @@ from monotile.plan.nodes import Dim, Step
 
 
 def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
-    """How warps can read the left and the right operand at best, as the method wants them. Of columns in runs the left one is copied in
-    vectors as wide as its place allows; of several products side by side, all right ones alike."""
+    """The best way for warps to load the left and the right operand, given the method's wishes. For columns in runs the left one is
+    copied in vectors as wide as its place allows; for several products side by side, all right ones alike."""
     m, anchors = step.method, sums_of(step, view.statements)
     assert isinstance(m, Matmul)
     sides = [_exact(step, view, anchor) for anchor in anchors]
@@ -28,7 +28,7 @@ def exact_sides(step: Step, view: View) -> tuple[Operand, Operand]:
 
 
 def _exact(step: Step, view: View, anchor: Compute) -> tuple[Operand, Operand]:
-    """The same of one product."""
+    """The same for one product."""
     m = step.method
     assert isinstance(m, Matmul)
     left, right = factors(anchor, swapped=m.swapped)
@@ -53,7 +53,7 @@ def _exact(step: Step, view: View, anchor: Compute) -> tuple[Operand, Operand]:
 
 
 def _lines(wanted: Operand, factor: Expr, element: DType, view: View) -> Operand:
-    """Of columns in runs, what they read side by side: it is copied, or the method is not for it."""
+    """For columns in runs, their contiguous operand: it is copied, or the method does not apply."""
     found = masked(factor)
     if found is None or factor.dtype is not element:
         return Operand(wanted.major, 1, "element")
@@ -62,7 +62,7 @@ def _lines(wanted: Operand, factor: Expr, element: DType, view: View) -> Operand
 
 
 def _sparse(wanted: Operand, factor: Expr, anchor: Compute, view: View) -> Operand:
-    """Of two of each four values and their places: they are copied in vectors of half a line, or the method is not for it."""
+    """For 2:4 sparse values and their positions: they are copied in vectors of half a line, or the method does not apply."""
     found = two_of_four(factor, anchor.reduce[0])
     parts = (found.values, found.places) if found else ()
     wide = all(alignment(readable(view.places[x.tensor.name], own=False)) >= WIDEST for x in parts)

@@ -1,4 +1,4 @@
-"""A product in register tiles on the CPU: how its operands lie, and whether the tiles read them in place."""
+"""A product in register tiles on the CPU: the layout of its operands, and whether the tiles read them in place."""
 
 import math
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from monotile.kernels.common.product import elements_of
 from monotile.kernels.matmul.method import Matmul
 from monotile.kernels.matmul.panels import panels
 
-COMPUTED = (DType.F32, DType.F64, DType.I32)  # types of sums; of the last are dot products of bytes
+COMPUTED = (DType.F32, DType.F64, DType.I32)  # types of sums; the last is for dot products of bytes
 LEFT_BYTES = (
     1 << 18
 )  # of the left operand, which every panel reads again, where nothing else limits the rows
-# Of the types that tiles and packing read from memory.
+# The types that tiles and packing read from memory.
 STORAGE_NAME = {
     DType.F32: "f32", DType.F64: "f64", DType.F16: "f16", DType.BF16: "bf16", DType.I8: "i8", DType.U8: "u8",
 }  # fmt: skip
@@ -34,11 +34,11 @@ STORAGE_NAME = {
 class Side:
     """One factor over one rectangle of sums and one chunk of K.
 
-    factor: over the axes of the Compute. start: the position of the chunk in all of K. at: all axes at a position
-    in the chunk. value: the factor in terms of `line` (a row, or a column) and `depth`, that position.
+    factor: over the axes of the Compute. start: the position of the chunk in all of K. at: all axes at a position in the chunk. value: the
+    factor in terms of `line` (a row, or a column) and `depth`, that position.
     place: its offset, where it is a Load that tiles can read, else None. along_depth, along_line: elements from one depth to the next, and
     from one line to the next; None where that is no constant. words: where it is stored as codes along the depth.
-    run: how many values of k lie side by side under one condition, of which a chunk has whole ones, or is a part of one; else 0.
+    run: how many values of k are contiguous under one condition, of which a chunk has whole ones, or is a part of one; else 0.
     """
 
     factor: Expr
@@ -60,7 +60,7 @@ class Side:
 
     @property
     def apart(self) -> bool:
-        """Whether its offset is a part that depends on the line and one that depends on the depth."""
+        """Whether its offset is a sum of a part that depends on the line and one that depends on the depth."""
         return self.place is not None and not any(
             Affine(((atom, 1),)).mentions(self.line) and Affine(((atom, 1),)).mentions(self.depth)
             for atom, _ in self.place.terms
@@ -68,7 +68,7 @@ class Side:
 
     @property
     def steps(self) -> Expr:
-        """Where the line's element at `depth` lies, from its first one on; of one that is apart."""
+        """The offset of the line's element at `depth` relative to its first one, if it is such a sum."""
         assert self.place is not None
         terms = (t for t in self.place.terms if Affine((t,)).mentions(self.depth))
         there = Affine(tuple(terms)).expr
@@ -76,14 +76,15 @@ class Side:
 
     @property
     def major(self) -> Literal["k", "mn", "none"]:
-        """Along which direction neighbours lie."""
+        """The contiguous direction."""
         return "k" if self.along_depth == 1 else "mn" if self.along_line == 1 else "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A step that is a product. m, n: its rows and columns. k: the axes that it sums over, in order. depth: values of these; block_k: of a chunk.
-    rows, columns: of the sums that stay in the cache; where all of k is one chunk, of what every panel is multiplied with."""
+    """A step that is a product. m, n: its rows and columns. k: its reduction axes, in order. depth: values of these; block_k: of a
+    chunk. rows, columns: of the sums that stay in the cache; where all of k is one chunk, of the operand that every panel is
+    multiplied with."""
 
     site: Site
     method: Matmul
@@ -98,18 +99,19 @@ class Tiles:
 
     @property
     def elements(self) -> tuple[DType, DType]:
-        """What the factors are where words of them are multiplied, of as many bits both."""
+        """The types of the factors where words of them are multiplied, with equally many bits."""
         left, right = factors(self.anchor, swapped=self.method.swapped)
         return elements_of(left, right, self.anchor)
 
     @property
     def at_once(self) -> bool:
-        """Whether a block of sums is finished right behind its last products: of an outer product, where each sum has them."""
+        """Whether the epilogue of a block of sums comes right after its last products: for an outer product, whose sums are complete
+        then."""
         return self.method.instruction == "outer" and not _bounded(self.anchor)
 
     @property
     def in_one(self) -> bool:
-        """Whether all of k is one chunk, so that nothing but the sums of a block is ever kept."""
+        """Whether all of k is one chunk, so that only the sums of a block are ever kept."""
         return in_one_chunk(self.anchor, self.method)
 
     @property
@@ -181,14 +183,14 @@ def tiles_of(site: Site, anchor: Compute, method: Matmul) -> Tiles:
 
 
 def in_one_chunk(anchor: Compute, method: Matmul) -> bool:
-    """Whether it is an outer product that reads its left operand in place, and of which all of k is one chunk."""
+    """Whether it is an outer product that reads its left operand in place, with all of k in one chunk."""
     if method.instruction != "outer" or method.left.copy != "direct" or _bounded(anchor):
         return False
     return math.prod(anchor.reduce[p].extent for p in method.k) <= method.block_k
 
 
 def _bounded(anchor: Compute) -> bool:
-    """Whether the call decides how much of k counts."""
+    """Whether the live extent of k is known only during the call."""
     return any(x.axis in anchor.reduce for x in anchor.live)
 
 
@@ -203,8 +205,8 @@ def first_sides(tiles: Tiles, lines: Lines) -> tuple[Side, Side]:
 
 
 def tile_sides(tiles: Tiles, lines: Lines) -> tuple[Operand, Operand]:
-    """How tiles can read the left and the right operand at best: in place, or from a copy in panels where the method wants that, but for a right one of
-    rows times vectors of columns that the method wants packed; else packed."""
+    """The best way for tiles to read the left and the right operand: in place, or from a copy in panels where the method wants that, but
+    a right one of rows times vectors of columns that the method wants packed is packed; else packed."""
     left, right = _ways(tiles, lines)
     wanted = tiles.method.instruction == "dot" or tiles.method.right.copy == "direct"
     return left[0], next(w for w in right if wanted or w.copy != "direct")
@@ -247,7 +249,7 @@ def _in_memory(tiles: Tiles, lines: Lines) -> tuple[tuple[Operand, ...], tuple[O
 
 
 def _read(side: Side, *, in_place: bool) -> tuple[Operand, ...]:
-    """Decoded; in place or packed: in the direction in which it lies, or value by value."""
+    """Decoded; in place or packed: in its contiguous direction, or value by value."""
     copies: tuple[Literal["direct", "element"], ...] = ("direct", "element")
     decoded = (Operand("k", 1, "decode"),) if side.words else ()
     return decoded + tuple(

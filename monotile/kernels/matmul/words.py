@@ -1,4 +1,4 @@
-"""Products that take 32 bits along k at a time into each sum, two bfloat16 or four 8-bit integers, on CPUs that have tiles (AMX, Intel's
+"""Products that add 32 bits along k at a time to each sum, two bfloat16 or four 8-bit integers, on CPUs with tiles (AMX, Intel's
 Architecture Instruction Set Extensions reference, chapter 3).
 
 A block is 32 x 32 sums and 64 bytes along k: four tiles of sums, two of each operand. The right one is packed into panels of words
@@ -18,7 +18,7 @@ from monotile.kernels.matmul.settle import held_sums
 from monotile.targets.target import Target
 
 SUM_BYTES = 4
-CHUNK_BYTES = 1024  # of a line of a chunk: a panel of it stays in the first cache
+CHUNK_BYTES = 1024  # of a line of a chunk: a panel of it stays in the first-level cache
 
 
 def word_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
@@ -36,13 +36,14 @@ def word_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _within(near: int, most: int, step: int) -> int:
-    """The largest chunk of whole steps, of `most` values of k at most, that divides so many that lie side by side; 0 where none does."""
+    """The largest chunk of whole steps, of at most `most` values of k, that divides the number of contiguous ones; 0 where none does."""
     return next((d for d in range(most, 0, -step) if near and near % d == 0), 0)
 
 
 def word_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, int]]:
-    """Rows and columns of a task: as many tasks as workers, or a few times these, in rows and columns of tasks. The more there are, the more
-    often an operand is packed."""
+    """Rows and columns of a task: as many tasks as workers, or a few times these, in rows and columns of tasks. The more there are, the
+    more often an operand is packed.
+    """
     for times in (1, 2, 4):
         tasks = -(-times * target.workers // size.batches)
         for down in (d for d in range(1, tasks + 1) if tasks % d == 0):

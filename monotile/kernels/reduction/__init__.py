@@ -1,1 +1,1 @@
-"""Reductions: lanes along the sum, columns, windows."""
+"""Reductions: by lanes along the terms, by columns, or over windows."""

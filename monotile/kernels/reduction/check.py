@@ -1,4 +1,4 @@
-"""What a reducing step may be."""
+"""Checks that a reduction step is valid."""
 
 import math
 

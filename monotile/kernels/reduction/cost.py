@@ -1,4 +1,4 @@
-"""How long a reduction takes: by lanes, by columns, or by threads that make outputs by themselves."""
+"""Cost model of a reduction: by lanes, by columns, or by single threads."""
 
 import functools
 import math

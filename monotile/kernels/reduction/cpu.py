@@ -1,4 +1,4 @@
-"""Reductions on the CPU: lanes of partial results along the reduction, or a strip of outputs side by side."""
+"""Reductions on the CPU: lanes of partial results along the terms, or a strip of neighbouring outputs."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""A reduction over windows: sums in registers, of several places where all terms of a row count for these, and of one where not."""
+"""A reduction over windows: sums in registers, for several positions where all terms of a row count for all of them, else for one."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

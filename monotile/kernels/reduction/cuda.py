@@ -1,4 +1,4 @@
-"""A reduction step, in whichever form its method has."""
+"""A reduction step, in the form that its method gives."""
 
 from monotile.codegen.block import READY, BlockEmitter
 from monotile.codegen.site import Site

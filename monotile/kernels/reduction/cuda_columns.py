@@ -1,6 +1,6 @@
-"""A reduction across rows of a matrix whose columns are the outputs: a vector times a matrix that lies row by row.
+"""A reduction across rows of a matrix whose columns are the outputs: a vector times a row-major matrix.
 
-Neighbouring threads have neighbouring vectors of outputs; the lanes of one have other rows, and meet in on-chip memory.
+Neighbouring threads have neighbouring vectors of outputs. The lanes of an output have different rows, and combine in on-chip memory.
 """
 
 import math

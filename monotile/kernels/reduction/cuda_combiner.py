@@ -1,4 +1,4 @@
-"""How the device library calls what combines a step's partial results, and what becomes of them in the end."""
+"""How the device library calls a step's combiner for partial results, and the epilogue of the result."""
 
 from collections.abc import Mapping
 from dataclasses import replace

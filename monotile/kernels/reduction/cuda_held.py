@@ -1,5 +1,5 @@
-"""Weights that a worker's threads hold in registers: each what it multiplies with, in every iteration of a loop, or asked for before
-what it multiplies them with is there."""
+"""Weights that a worker's threads hold in registers: each thread's operands in every iteration of a loop, or prefetched before the
+vectors that they are multiplied with are available."""
 
 from monotile.codegen.address import readable
 from monotile.codegen.base import STORAGE

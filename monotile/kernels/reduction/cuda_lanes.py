@@ -1,8 +1,8 @@
 """A reduction step: groups of lanes, each with several outputs at the same time.
 
-A group works on `runs` runs of `together` neighbouring outputs at once. A group of few lanes takes runs of one, so that
-neighbouring groups read and write side by side. A group of many lanes reads side by side by itself: what neighbouring
-outputs share it loads once.
+A group works on `runs` runs of `together` neighbouring outputs at once. A group of few lanes takes runs of one, so that neighbouring
+groups have coalesced accesses. A group of many lanes has coalesced loads by itself, and loads operands that neighbouring outputs share
+once.
 """
 
 from collections.abc import Generator

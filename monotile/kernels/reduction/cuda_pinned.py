@@ -1,4 +1,4 @@
-"""Weights kept on chip through a loop: as tensors of their own that live there, and the functions that fill them."""
+"""Weights pinned on chip through a loop: as separate tensors there, and the functions that fill them."""
 
 import math
 from collections.abc import Mapping, Sequence

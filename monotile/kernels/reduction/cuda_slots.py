@@ -1,7 +1,8 @@
-"""A reduction step whose threads have several outputs at once, each with ends of its own.
+"""A reduction step whose threads have several outputs at once, each with its own ends.
 
-Their ends are read together, then what their next terms look up, then what these find there: a thread waits once for all of them. The
-code is in straight line, so that no branch stands between two loads: of an output that has ended, the last term is read again, and left out.
+Their ends are loaded together, then the indices of their next terms, then the elements at these indices: a thread waits once for all of
+them. The code is straight-line, so that no branch separates two loads: for an output that has ended, the last term is loaded again and
+not counted.
 """
 
 import math

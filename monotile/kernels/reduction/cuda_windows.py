@@ -1,7 +1,7 @@
-"""A reduction step whose threads have several neighbouring outputs each, as the elements of a map: what they read lies side by side.
+"""A reduction step whose threads have several neighbouring outputs each, as the elements of a map: their loads are contiguous.
 
-Windows of neighbouring outputs overlap: of a thread that has several of them, what they look at along the last axis of the
-reduction is loaded first, each place once, and their terms follow in straight line.
+Windows of neighbouring outputs overlap. For several of them, a thread first loads all positions along the last axis of the reduction,
+each once; the terms follow in straight-line code.
 """
 
 from contextlib import AbstractContextManager, ExitStack

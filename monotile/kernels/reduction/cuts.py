@@ -1,4 +1,4 @@
-"""The ways to cut a reduction into tasks, and how many lanes share an output."""
+"""Candidates for cutting a reduction into tasks, and the number of lanes that share an output."""
 
 import functools
 import math

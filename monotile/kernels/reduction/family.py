@@ -1,4 +1,4 @@
-"""The family, as the rest of the compiler sees it."""
+"""The reduction family's entry in the registry."""
 
 from monotile.kernels.family import Family
 from monotile.kernels.reduction.check import check, why_not_late

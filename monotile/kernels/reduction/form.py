@@ -1,4 +1,4 @@
-"""How a reduction by lanes shares its outputs among the groups of a block, as the method says: figures that follow from it."""
+"""Derived figures of a reduction by lanes: how its outputs are divided among the groups of a block."""
 
 import math
 from collections.abc import Sequence

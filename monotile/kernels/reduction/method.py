@@ -1,4 +1,4 @@
-"""How reductions are computed."""
+"""The methods of reductions in a Plan."""
 
 import math
 from typing import ClassVar
@@ -12,11 +12,13 @@ from monotile.plan.places import Frozen
 class AlongTerms(Frozen, frozen=True, tag="terms"):
     """Vectors of a thread run along the terms of one output, and their lanes are added up at the end.
 
-    flat: one loop runs over all reduce axes in the order; else a loop over each with a partial sum of its own, and vectors run along the last.
+    flat: one loop runs over all reduce axes in the order; else a loop over each with a separate partial sum, and vectors run along the
+    last.
     parts: terms of a partial sum in the innermost loop, of which one is added to the next; the longer first where there are partial sums of
-    partial sums; () for a sum in one, as of all that is no sum of floats. decoded: of a factor that is stored as codes, how
-    many neighbours share a word, and how many what the words are decoded with; so many terms of it are decoded before any is multiplied. None: there is none.
-    lines: the terms are products of two lines of elements side by side, which a function of its own multiplies (`targets/cpu/device/line.h`).
+    partial sums; () for a single sum, as for all reductions other than sums of floats. decoded: for a factor that is stored as codes, how
+    many neighbours share a word, and how many share the other operands of decoding; so many terms of it are decoded before any is
+    multiplied. None: there is none.
+    lines: the terms are products of two contiguous lines of elements, which a separate function multiplies (`targets/cpu/device/line.h`).
     """
 
     flat: bool = True
@@ -33,10 +35,10 @@ class AlongTerms(Frozen, frozen=True, tag="terms"):
 
 
 class AlongOutputs(Frozen, frozen=True, tag="outputs"):
-    """Vectors of a thread run along `count` neighbouring outputs, whose partial results lie side by side; a loop runs over each reduce axis.
+    """Vectors of a thread run along `count` neighbouring outputs, whose partial results are contiguous; a loop runs over each reduce axis.
 
-    part: about so many terms make a partial sum of each; 0 for sums in one, as of all that is no sum of floats.
-    windows: sums are of windows, and those of several places are in registers (`targets/cpu/device/window.h`).
+    part: about so many terms make a partial sum of each; 0 for single sums, as for all reductions other than sums of floats.
+    windows: sums are of windows, and those of several positions are in registers (`targets/cpu/device/window.h`).
     """
 
     count: int
@@ -57,19 +59,18 @@ Simd = AlongTerms | AlongOutputs
 class Reduce(Method, Frozen, frozen=True, tag="reduce"):
     """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
 
-    The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once. Or a thread has
-    `outputs` neighbours along the last axis of the outputs, which lie side by side in what it reads; then `vector` is 1.
-    Then either it may have them at `windows` neighbours along the axis before as well: the windows of these share what the last reduce
-    axis in the order walks. Or neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
+    The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once. Or a thread has `outputs`
+    neighbours along the last axis of the outputs, whose operands are contiguous; then `vector` is 1. Then either it may have them at
+    `windows` neighbours along the axis before as well: the windows of these overlap along the last reduce axis in the order. Or
+    neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
     together, runs: of lanes along the reduction, a group works on `runs` runs of `together` neighbouring outputs at once.
-    unroll: vectors of an output, or rows of a matrix, whose loads a lane has on their way at once. These three are 1 until the Plan is
+    unroll: vectors of an output, or rows of a matrix, whose loads a lane has in flight at once. These three are 1 until the Plan is
     otherwise complete.
-    exact: `outputs` is what divides a task's part and leaves no thread idle; of one output as of several.
-    at_once: where outputs have ends of their own, how many vectors of them a thread has at once along each dim of the step; () where what
-    their terms look up has to be checked, one after the other.
-    unrolled: where a thread reduces by itself, for each reduce axis in the order but one that windows share, iterations of its loop that
-    follow in straight line.
-    simd: of a thread that reduces by itself on the CPU; None for blocks of threads, and for `AlongTerms()` in a Plan in the making.
+    exact: `outputs` divides a task's part and leaves no thread idle; for one output as for several.
+    at_once: where outputs have different ends, how many vectors of them a thread has at once along each dim of the step; () where their
+    terms' look-ups have to be checked, one after the other.
+    unrolled: where a thread reduces by itself, for each reduce axis in the order but one that windows share, the unroll factor of its loop.
+    simd: for a thread that reduces by itself on the CPU; None for blocks of threads, and `AlongTerms()` in an unfinished Plan.
     prefetch: at "stage" the weights that a thread multiplies with, into registers.
     """
 
@@ -103,12 +104,12 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
 
     @property
     def by_columns(self) -> bool:
-        """Whether lanes share outputs that lie side by side."""
+        """Whether lanes share contiguous outputs."""
         return self.side_by_side and self.lanes > 1
 
     @property
     def side_by_side(self) -> bool:
-        """Whether a thread has outputs that lie side by side, or would if there were more of them."""
+        """Whether a thread has contiguous outputs, or would if there were more of them."""
         return self.outputs > 1 or self.exact
 
     def thread_vectors(self, elements: int) -> int:
@@ -137,9 +138,9 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
 
 
 class ReduceMoments(Reduce, frozen=True, tag="reduce_moments"):
-    """A sum, and the sum of the squares of what its mean leaves of the terms, in one pass: parts of the terms that know both are put together.
+    """A sum, and the sum of squared deviations of the terms from its mean, in one pass: parts of the terms with both sums are combined.
 
-    The anchor is the sum. squares: name of the other sum, which stands behind what follows the anchor, and before what follows it itself.
+    The anchor is the sum. squares: name of the other sum, which comes after the anchor's epilogue, and before its own.
     """
 
     has_followers: ClassVar[bool] = False

@@ -1,7 +1,7 @@
-"""A sum, and the sum of the squares of what its mean leaves of the same terms, in one pass: two steps become one.
+"""A sum, and the sum of squared deviations from its mean, in one pass: two steps become one.
 
-The Program has two passes, which lose no digits; parts that know their own mean and squares give those of both together as exactly
-(`kernels/common/moments.py`). What is normalised is then read once.
+The Program has two passes, which lose no precision; parts with their own mean and sum of squares combine to those of both with equal
+precision (`kernels/common/moments.py`). The normalised tensor is then read once.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""Walks of which each output has ends of its own."""
+"""Reductions in which each output has its own first and last terms."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

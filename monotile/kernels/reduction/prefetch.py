@@ -1,5 +1,4 @@
-"""What reductions ask for ahead: weights into registers, before the hand-off of what they multiply them with; and the weights that a
-loop may keep on chip for them."""
+"""Prefetches of reductions: weights into registers before the hand-off for their vectors; and the weights that a loop may pin on chip."""
 
 import math
 

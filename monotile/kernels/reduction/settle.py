@@ -1,5 +1,5 @@
-"""How many outputs a group of lanes reduces at once, and how many loads are on their way; on the CPU, how vectors run: found when all else
-is known."""
+"""Fixes how many outputs a group of lanes reduces at once, and how many loads are in flight; on the CPU, the direction of vectors. Found
+when everything else is known."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Reductions of a thread by itself: whether vectors run along terms or outputs, and how long partial sums are."""
+"""Reductions of a single thread: whether vectors run along terms or outputs, and the number of partial sums."""
 
 import math
 from collections.abc import Callable

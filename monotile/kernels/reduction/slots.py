@@ -1,7 +1,8 @@
-"""Several outputs of a thread at once, each with ends of its own: how many along each dim of a step.
+"""Several outputs of a thread at once, each with its own ends: how many along each dim of a step.
 
-A thread that makes one output after the other waits three times for each: for the ends, for what the terms look up, and for what they find
-there. Of several at once it asks together. Along a dim that the ends do not depend on, such as columns of a row, they are read once.
+A thread that computes one output after the other waits three times for each: for the ends, for the indices of the terms, and for the
+elements at these indices. For several at once it waits once. Along a dim that the ends do not depend on, such as columns of a row, they
+are loaded once.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The weights that a reduction multiplies with: what may be prefetched into registers, or pinned on chip through a loop."""
+"""The weights that a reduction multiplies with: candidates for a prefetch into registers, or for pinning on chip through a loop."""
 
 import math
 from collections.abc import Mapping

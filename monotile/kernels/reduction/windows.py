@@ -1,4 +1,4 @@
-"""Windows of an image whose channels lie side by side, each multiplied with factors of its own channel: sums that registers hold for several places."""
+"""Depthwise windows of a channels-last image: sums of several positions in registers."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a step that holds rows in registers may be."""
+"""Checks that a step that holds rows in registers is valid."""
 
 import math
 

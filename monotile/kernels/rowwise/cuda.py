@@ -1,4 +1,4 @@
-"""Rows in registers (CUDA): `common/cuda_rows.py` has what becomes of a row."""
+"""Rows in registers (CUDA): `common/cuda_rows.py` emits the computation of a row."""
 
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Site

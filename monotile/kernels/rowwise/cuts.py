@@ -1,7 +1,7 @@
 """Groups that work row by row as one step: lanes hold their row in registers from its loads to its stores (CUDA).
 
-Cut step by step, a group reads what it has made from on-chip memory after a barrier of the block, and what several steps
-read from memory comes as often. Here all that a row reads is asked for at once, and its sums are known to all its lanes.
+Cut step by step, a group reads its intermediate results from on-chip memory after a barrier of the block, and operands of several steps
+are loaded as often. Here all operands of a row are loaded at once, and its sums are known to all its lanes.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""How rows that are read, reduced and written are computed."""
+"""The methods of row-wise steps in a Plan."""
 
 from typing import ClassVar
 
@@ -7,11 +7,11 @@ from monotile.plan.places import Frozen
 
 
 class HoldRows(Method, Frozen, frozen=True, tag="hold_rows"):
-    """Rows that are read, reduced and written from registers: `match.Rowwise` says what its computes are.
+    """Rows that are read, reduced and written from registers: `match.Rowwise` describes its computes.
 
-    The anchor is the first wide one, number `result` of the step's computes: before it stands what a row has one of. A group
-    of `lanes` neighbouring threads has a row, each thread vectors of `vector` neighbours of it, `lanes` vectors apart. In a
-    stage that waits late, what no launch changes is asked for before that.
+    The anchor is the first wide one, number `result` of the step's computes, after the one-per-row values. A group of `lanes` neighbouring
+    threads has a row, each thread vectors of `vector` neighbours of it, `lanes` vectors apart. In a stage that waits late, tensors that no
+    launch changes are prefetched before the wait.
     moments: (sum of squared distances from the mean, sum) pairs that are found together, in one pass over the row.
     What was matched: rows: how many leading axes number the rows. span: extents along a row. order: the computes in an order of evaluation.
     """
@@ -34,7 +34,7 @@ class HoldRows(Method, Frozen, frozen=True, tag="hold_rows"):
 
     @property
     def match(self) -> "tuple[int, tuple[int, ...], tuple[str, ...]]":
-        """What was matched."""
+        """The match."""
         return self.rows, self.span, self.order
 
     def describe(self) -> str:

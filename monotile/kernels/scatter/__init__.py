@@ -1,1 +1,1 @@
-"""Writes at computed positions."""
+"""Scatters: writes at computed positions."""

@@ -1,4 +1,4 @@
-"""What legal steps of the family are."""
+"""Checks that a step of a Scatter is valid."""
 
 from monotile.analysis.row_lists import lists_of
 from monotile.ir.program import Compute, Scatter

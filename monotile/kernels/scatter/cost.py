@@ -1,4 +1,4 @@
-"""How long writes that may meet take: one after the other, or as lists of each position's terms."""
+"""Cost model of writes that may collide: one after the other, or as lists of each position's terms."""
 
 import math
 from collections.abc import Sequence, Set

@@ -1,4 +1,5 @@
-"""Writes in order: by one thread, by one for each point of the axes along which none meet, by lists of each position's terms, or these lists."""
+"""Scatters in order: by one thread, by one for each point of the axes along which writes cannot collide, by lists of each position's
+terms, or the construction of these lists."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager

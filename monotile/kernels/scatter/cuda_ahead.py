@@ -1,8 +1,8 @@
-"""What several terms read, asked for before any of it is looked at.
+"""Loads the operands of several terms before any is used.
 
-A branch between two reads, such as that of an index check, makes a thread wait for the first before it asks for the second: ptxas moves a
-read down to its use, behind all branches that do not depend on it. So the indices of several terms are checked together, in one branch that
-depends on all of them.
+A branch between two loads, such as that of an index check, makes a thread wait for the first before it issues the second: ptxas moves a
+load down to its use, after all branches that do not depend on it. So the indices of several terms are checked together, in one branch
+that depends on all of them.
 """
 
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence

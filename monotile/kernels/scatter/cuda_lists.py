@@ -1,4 +1,4 @@
-"""Sums at computed positions, each position's terms in their order, from lists that a block makes of its own ones."""
+"""Scatter-adds by lists of each position's terms in order, which a block builds for its own positions."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Lists of the terms of each row, in memory, which a block makes of its own rows."""
+"""Lists of the terms of each row in memory (CSR), which a block builds for its own rows."""
 
 from monotile.analysis.row_lists import lists_of
 from monotile.codegen.address import stored

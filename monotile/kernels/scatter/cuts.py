@@ -1,5 +1,5 @@
-"""How Scatters whose writes may collide are cut into tasks: along axes that keep writes apart, or by the positions that they write. And lists of
-what is written where."""
+"""How Scatters whose writes may collide are cut into tasks: along axes that separate writes, or by the positions written. And the
+construction of lists of each position's terms."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The family, as the rest of the compiler sees it."""
+"""The Scatter family's entry in the registry."""
 
 from monotile.analysis.row_lists import RowLists
 from monotile.kernels.family import Family

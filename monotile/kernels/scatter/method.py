@@ -1,4 +1,4 @@
-"""How writes at computed positions are done."""
+"""The methods of Scatters in a Plan."""
 
 from typing import ClassVar
 
@@ -9,10 +9,10 @@ from monotile.plan.places import Frozen
 
 
 class Serial(Method, Frozen, frozen=True, tag="serial"):
-    """A Scatter whose writes may collide. Threads share the dims at positions `parallel`, along which they never
-    do; each walks the other dims in row-major order.
+    """A Scatter whose writes may collide. Threads share the dims at positions `parallel`, along which they never do; each walks the other
+    dims in row-major order.
 
-    prefetch: at "loop" what so many elements of the last of these read, before any of them is written.
+    prefetch: at "loop" the operands of so many elements of the last of these, before any of them is written.
     """
 
     parallel: tuple[int, ...] = ()
@@ -31,10 +31,10 @@ class Serial(Method, Frozen, frozen=True, tag="serial"):
 
 
 class Listed(Method, Frozen, frozen=True, tag="listed"):
-    """A Scatter whose writes may collide, each position's terms in their order. A task has the `rows` positions from c * `rows` on, of the
-    scattered dimensions flattened, c being its coordinate along the tile axis `axis`. Its threads read all indices together, `loads` each
-    at once; those that fall into the task's rows become lists on chip, one a row, of at most `capacity` terms for each warp that reads.
-    Then `lanes` threads take a row: each `each` of its features, of which they add `terms` terms that are read at once.
+    """A Scatter whose writes may collide, each position's terms in their order. A task has the `rows` positions from c * `rows` on, of
+    the scattered dimensions flattened, where c is its coordinate along the tile axis `axis`. Its threads read all indices together,
+    `loads` each at once; those within the task's rows become lists on chip, one a row, of at most `capacity` terms for each warp that
+    reads. Then `lanes` threads take a row: each takes `each` of its features, and adds `terms` terms that are loaded at once.
     """
 
     axis: int
@@ -50,7 +50,7 @@ class Listed(Method, Frozen, frozen=True, tag="listed"):
         return (self.axis,)
 
     def nbytes(self, threads: int, warp: int) -> int:
-        """On chip, as `device/scatter.cuh` lays it out: a warp's lists and counts, and its terms in the order of the rows."""
+        """On-chip bytes, by the layout of `device/scatter.cuh`: a warp's lists and counts, and its terms in the order of the rows."""
         warps = threads // warp
         size = warps * (8 + self.capacity * (4 + 4 + 2) + self.rows * 2)
         return -(-size // 16) * 16
@@ -61,9 +61,9 @@ class Listed(Method, Frozen, frozen=True, tag="listed"):
 
 
 class ListRows(Method, Frozen, frozen=True, tag="list_rows"):
-    """The lists of the terms of each row (`analysis.row_lists`), in memory: `first` and `rank`, of which the latter is not stored, and `order`.
-    A task has the `rows` rows from c * `rows` on, c being its coordinate along the tile axis `axis`; its threads read the rows of all terms,
-    `loads` each at once, as those of `Listed` do.
+    """The lists of the terms of each row (`analysis.row_lists`), in memory: `first` and `rank`, of which the latter is not stored, and
+    `order`. A task has the `rows` rows from c * `rows` on, where c is its coordinate along the tile axis `axis`; its threads read the
+    rows of all terms, `loads` each at once, as those of `Listed` do.
     """
 
     sends: ClassVar[bool] = False
@@ -82,7 +82,7 @@ class ListRows(Method, Frozen, frozen=True, tag="list_rows"):
         return (self.axis,)
 
     def nbytes(self, threads: int, warp: int) -> int:
-        """On chip, as `device/row_lists.cuh` lays it out: `Listed`'s, and a number for each row and each warp."""
+        """On-chip bytes, by the layout of `device/row_lists.cuh`: `Listed`'s, and a number for each row and each warp."""
         lists = Listed(self.axis, self.rows, self.capacity, self.loads, warp, 1, 1)
         size = lists.nbytes(threads, warp) + 4 * (self.rows + threads // warp)
         return -(-size // 16) * 16

@@ -1,4 +1,4 @@
-"""What writes in order ask for ahead: what several of them read, one latency instead of one a write."""
+"""Prefetches of Scatters in order: operands of several writes, so that there is one latency instead of one a write."""
 
 from monotile.ir.expr import loads
 from monotile.ir.program import Scatter

@@ -1,4 +1,4 @@
-"""What the axes of a Scatter are to each other: along which writes may meet, and which only say what is written."""
+"""Roles of a Scatter's axes: those along which writes may collide, and those that only determine the written value."""
 
 import math
 from dataclasses import dataclass

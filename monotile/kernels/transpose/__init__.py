@@ -1,1 +1,1 @@
-"""Copies in another order of axes."""
+"""Transposed copies."""

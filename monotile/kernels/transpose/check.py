@@ -1,4 +1,4 @@
-"""What a transposing step may be."""
+"""Checks that a transposing step is valid."""
 
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Checked

@@ -1,4 +1,4 @@
-"""Steps whose result lies in another order than what they read: vectors in one order become vectors in the other."""
+"""Steps whose result has another memory order than their operands: vectors in one order become vectors in the other."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""The ways to cut copies in another order of axes into tasks."""
+"""Candidates for cutting transposed copies into tasks."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Copies that change the order of axes."""
+"""Recognises copies that permute axes."""
 
 import math
 

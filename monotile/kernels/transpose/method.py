@@ -1,4 +1,4 @@
-"""How copies in another order of axes are computed."""
+"""The methods of transposed copies in a Plan."""
 
 from typing import ClassVar
 
@@ -7,8 +7,9 @@ from monotile.plan.places import Frozen
 
 
 class Transpose(Method, Frozen, frozen=True, tag="transpose"):
-    """A copy in another order of axes. A task brings what it reads on chip as it lies in memory; then a thread has `vector` neighbours of the last
-    axis with all that lies behind them, which are neighbours, and writes a vector for each position of the dim `behind`, which every task walks whole."""
+    """A copy in another order of axes. A task copies its operand on chip in memory order; then a thread has `vector` neighbours of the
+    last axis with all dimensions after it in the operand, which are contiguous there, and writes a vector for each position of the
+    dim `behind`, which every task walks whole."""
 
     copies: ClassVar[bool] = True
     reads_shared: ClassVar[bool] = False
@@ -21,8 +22,8 @@ class Transpose(Method, Frozen, frozen=True, tag="transpose"):
 
 
 class Interleave(Method, Frozen, frozen=True, tag="interleave"):
-    """Elements whose last axis is short, and is not where neighbours lie in what is read: a thread takes `vector` neighbours of the axis
-    before it, where these do, with all of the last, and writes them as one run."""
+    """Elements whose last axis is short, and not the contiguous one of the operand: a thread takes `vector` neighbours of the axis
+    before it, which is, with all of the last, and writes them as one run."""
 
     vector: int
 
@@ -31,8 +32,10 @@ class Interleave(Method, Frozen, frozen=True, tag="interleave"):
 
 
 class TransposeTiles(Method, Frozen, frozen=True, tag="transpose_tiles"):
-    """A copy whose last axis and another one, the last of what is read, change places, by way of on-chip memory: a task is a tile of both, which
-    threads read and write in vectors of `vector` neighbours: of `extent` rows and columns at most. It is dims `rows`, of the last axis, and `columns`, of the other; the rest are walked one by one."""
+    """A copy that transposes its last axis and another one, the operand's last, through on-chip memory: a task is a tile of both, which
+    threads read and write in vectors of `vector` neighbours: of `extent` rows and columns at most. It is dims `rows`, of the last
+    axis, and `columns`, of the other; the rest are walked one by one.
+    """
 
     reads_shared: ClassVar[bool] = False
     sends: ClassVar[bool] = False

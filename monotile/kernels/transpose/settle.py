@@ -1,4 +1,4 @@
-"""How wide the vectors of tiles are."""
+"""Fixes the vector widths of tiles."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What a Plan says of dead elements and terms: as the Program does."""
+"""Checks a Plan's bounds for dead elements and terms against the Program's."""
 
 from monotile.codegen.view import View
 from monotile.ir.program import Compute, Live
@@ -16,7 +16,7 @@ def _key(x: Live) -> tuple[str, str, str, tuple[tuple[str, int], ...]]:
 
 
 def check_bounds(step: Step, view: View, target: Target) -> None:
-    """Nothing live is left out, and no undefined term counts."""
+    """Raises VerificationError if a live element is skipped, or an undefined term is reduced."""
     anchor = view.statements[step.computes[step.anchor]]
     live = anchor.live if isinstance(anchor, Compute) else ()
     said = {_key(x): x for x in live}

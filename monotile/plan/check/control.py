@@ -1,5 +1,5 @@
-"""What a Plan says of loops and branches: each statement runs in those that it stands in, these end and choose by the Program's values, and
-what they hand out is made where it is read."""
+"""Checks a Plan's control flow: each statement runs in the loops and branches that contain it in the Program, these are decided by the
+Program's values, and their results are written where they are read."""
 
 from collections.abc import Iterator
 
@@ -44,7 +44,8 @@ def check_control(plan: Plan, program: Program) -> None:
 
 
 def _check_carried(plan: Plan, loop: Loop) -> None:
-    """Before each iteration `param` has what the last one made, or `init`; `out` lies where `param` would next."""
+    """Checks that `param` has the last iteration's result, or `init`, before each iteration, and that `out` is where `param` would be
+    next."""
     for c in loop.carried:
         if c in carried_in_place(loop):
             continue

@@ -1,4 +1,4 @@
-"""A Plan that somebody gives, instead of one that is scheduled: read, and compared with what it is to be used for."""
+"""Reads and checks a Plan that the user passes to `compile` in place of scheduling."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from monotile.targets.target import Target
 
 
 def load_plan(plan: Plan | str | Path) -> Plan:
-    """`plan`, or what its file holds as JSON. Raises PlanError where there is no such file, or no Plan in it."""
+    """`plan`, or the Plan in the JSON file that it names. Raises PlanError where there is no such file, or no Plan in it."""
     if isinstance(plan, Plan):
         return plan
     try:
@@ -50,14 +50,14 @@ def check_given(plan: Plan, program: Program, target: Target) -> None:
         verify(plan, program, target)
     except VerificationError as error:
         raise PlanError(f"the Plan does not fit this Program: {error}") from error
-    except LookupError as error:  # the check takes it that a scheduler has made the Plan
+    except LookupError as error:  # the check assumes that a scheduler has made the Plan
         raise PlanError(
             f"the Plan does not fit this Program: nothing is there for {error}"
         ) from error
 
 
 def _made(plan: Plan) -> list[str]:
-    """What the Plan's steps compute."""
+    """The tensors that the Plan's steps compute."""
     steps = (step for stage in stages_in(plan.body) for step in stage.steps)
     return [name for step in steps for name in step.computes]
 
@@ -72,7 +72,7 @@ def _placed(program: Program) -> set[str]:
 
 
 def _difference(what: str, given: tuple[str, ...], own: tuple[str, ...]) -> str:
-    """The first names that one of the two has and the other has not, or that their order is another."""
+    """The first names that only one of the two has, or a difference of order."""
     extra, missing = ([n for n in a if n not in b] for a, b in ((given, own), (own, given)))
     if not extra and not missing:
         return f"its {what} are the same in another order"

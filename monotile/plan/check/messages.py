@@ -1,8 +1,8 @@
-"""What a Plan says of messages: each is written before it is read, in every call, and no wait is for ever.
+"""Checks a Plan's messages: each is written before it is read, in every call, and no wait deadlocks.
 
-A task waits for values of earlier iterations, or of earlier stages of its own. All workers are resident and walk the body
-in the same order, so by induction over iterations and stages every value that is waited for is written. Every element of
-a message is computed in each iteration, so no slot keeps the tag of the call before.
+A task waits for values of earlier iterations, or of earlier stages of its own iteration. All workers are resident and run the body in
+the same order, so by induction over iterations and stages every awaited value is written. Every element of a message is computed in each
+iteration, so no slot keeps the tag of an earlier call.
 """
 
 import math
@@ -16,7 +16,7 @@ from monotile.plan.walk import repeats
 
 
 def check_messages(plan: Plan, program: Program, computes: Statements) -> None:
-    """Raises VerificationError naming the loop or the stage at fault. `schedule.replay` looks at all other memory."""
+    """Raises VerificationError naming the loop or the stage at fault. `schedule.replay` checks all other memory."""
     loops = {s.axis.name: s for s in statements(program.body) if isinstance(s, Loop)}
     taken: list[tuple[str, int, int]] = []
     for node in repeats(plan.body):
@@ -41,8 +41,8 @@ def check_messages(plan: Plan, program: Program, computes: Statements) -> None:
 
 
 def _check_waits(node: Repeat, stages: list[Stage], workers: int) -> None:
-    """Messages alone: no stage needs more than a barrier of the block. With barriers of the grid beside them: one in each iteration, so that nobody
-    waits any more for what the next time round writes in the same place."""
+    """In a loop with messages alone, no stage needs more than a barrier of the block. In a loop with grid barriers too, there is one in
+    each iteration, so that no task still polls a slot when the loop's next run writes it."""
     barriers = any(s.handoff == "grid" for s in stages)
     receivers = {r.stage for r in node.receives}
     for stage in stages:
@@ -54,7 +54,7 @@ def _check_waits(node: Repeat, stages: list[Stage], workers: int) -> None:
 
 
 def _makers(node: Repeat, stages: list[Stage], computes: Statements) -> dict[str, int]:
-    """The number of the stage that makes each message."""
+    """Maps each message to the number of the stage that computes it."""
     out: dict[str, int] = {}
     for m in node.messages:
         for number, stage in enumerate(stages):
@@ -93,7 +93,7 @@ def _check_receive(
 
 
 def _check_memory(taken: list[tuple[str, int, int]], size: int) -> None:
-    """Messages have memory of their own, in pairs of values."""
+    """Checks that messages have memory of their own, in pairs of values."""
     for i, (name, low, high) in enumerate(taken):
         if low % (2 * TAGGED) or low < 0 or high > size:
             fail(f"the message {name} reaches past the {size} bytes for messages")

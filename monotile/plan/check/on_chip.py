@@ -1,4 +1,5 @@
-"""What lies in on-chip memory from stage to stage: the ring of streamed weights, pinned weights, and what every worker has for itself."""
+"""Checks on-chip memory that outlives a stage: the ring of streamed weights, pinned weights, and tensors that every worker has for
+itself."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ Statements = Mapping[str, Compute | Scatter]
 
 
 def check_on_chip(plan: Plan, computes: Statements, target: Target) -> None:
-    """Raises VerificationError where two of these share bytes, or a stage uses them for itself."""
+    """Raises VerificationError where two of these share bytes, or a stage uses their bytes for itself."""
     _check_ring(plan, target)
     _check_replicas(plan, computes)
     ring, own = _ring(plan, target), list(_replicas(plan, computes))
@@ -34,7 +35,7 @@ def check_on_chip(plan: Plan, computes: Statements, target: Target) -> None:
 
 
 def _check_ring(plan: Plan, target: Target) -> None:
-    """Steps that stream have a ring of slots that hold their chunks."""
+    """Checks that steps that stream have a ring whose slots hold their chunks."""
     ring = plan.launch.ring
     steps = [step for stage in stages_in(plan.body) for step in stage.steps]
     most = max((step.method.slot_bytes for step in steps), default=0)
@@ -57,7 +58,8 @@ def _check_ring(plan: Plan, target: Target) -> None:
 
 
 def _check_replicas(plan: Plan, computes: Statements) -> None:
-    """Every worker makes for itself what it has for itself, and nothing else: the others' results would be made several times."""
+    """Checks that a stage run everywhere writes per-worker places, and only such a stage does: any other result would be computed
+    several times."""
     for stage in stages_in(plan.body):
         names = [n for step in stage.steps for n in step.computes if n in computes]
         places = [p for n in names for p in plan.places.get(n, ())]
@@ -72,7 +74,7 @@ def _check_replicas(plan: Plan, computes: Statements) -> None:
 
 
 def _is_own(p: Place) -> bool:
-    """Whether a worker that writes there writes for itself alone."""
+    """Whether a worker that writes there writes to memory of its own."""
     if isinstance(p, Rotate):
         return all(isinstance(q, Replica) for q in (*p.places, p.first, p.last) if q is not None)
     return isinstance(p, (Replica, Register, Shared))
@@ -94,7 +96,7 @@ def _replicas(plan: Plan, computes: Statements) -> Iterator[Span]:
 
 
 def _used(stage: Stage, plan: Plan, computes: Statements) -> Iterator[Span]:
-    """What a stage uses for itself alone."""
+    """On-chip bytes that a stage uses for itself alone."""
     for step in stage.steps:
         if step.scratch_bytes:
             yield step.computes[0], step.scratch, step.scratch + step.scratch_bytes

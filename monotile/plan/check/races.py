@@ -1,4 +1,4 @@
-"""The Plan run without its arithmetic: who reads and writes which bytes, and what each wait makes of it."""
+"""Race detection: replays the Plan's memory accesses without its arithmetic, and what each hand-off orders."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -27,14 +27,14 @@ from monotile.plan.nodes import Choose, Handoff, Plan, PlanNode, Repeat, Stage
 
 
 def replay(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
-    """Raises VerificationError where a stage may read or write what another one is not done with."""
+    """Raises VerificationError where a stage may access bytes that another stage is not done with."""
     _Replay(plan, program, computes).run()
 
 
 @dataclass(slots=True)
 class _Done:
-    """reads, writes: since the last grid barrier, and by which worker (None: by several). written: whatever has a value. lost: old values, of
-    states and of what loops carry in place, whose memory has the new one. holds: whose value bytes have."""
+    """reads, writes: accesses since the last grid barrier, with the worker (None: several). written: bytes that have a value. lost: old
+    values, of states and of loop carries in place, whose memory has the new value. holds: the tensor whose value the bytes have."""
 
     reads: list[tuple[Bytes, int | None]]
     writes: list[tuple[Bytes, int | None]]
@@ -47,7 +47,7 @@ class _Done:
 
     @staticmethod
     def any_of(ways: "Sequence[_Done]") -> "_Done":
-        """What holds where the call took one of several ways: only what all of them wrote has a value."""
+        """The state after one of several control-flow paths: only bytes that all of them wrote have a value."""
         first, *others = ways
         return _Done(
             list(dict.fromkeys(x for w in ways for x in w.reads)),
@@ -59,7 +59,7 @@ class _Done:
 
 
 class _Replay:
-    """Runs the Plan's stages in order and keeps what that has done."""
+    """Replays the Plan's stages in order and tracks their effects."""
 
     def __init__(
         self, plan: Plan, program: Program, computes: dict[str, Compute | Scatter]
@@ -77,7 +77,7 @@ class _Replay:
         self.own = {
             WORKSPACE: plan.launch.workspace_bytes,
             REPLICA: plan.launch.shared_bytes,
-        }  # what may be written, and how much of it
+        }  # writable memory, and its size
         for k, t in enumerate(program.results):
             self.own[f"pointer {len(plan.inputs) + k}"] = t.nbytes
         self.old = overwritten(program)
@@ -88,7 +88,7 @@ class _Replay:
         self.writers = overwritten_by(program)
         loops = (s for s in statements(program.body) if isinstance(s, Loop))
         self.carried = {s.axis.name: {c.param.name for c in carried_in_place(s)} for s in loops}
-        self.kept = old_values(program)  # `may_share` has looked at these
+        self.kept = old_values(program)  # `may_share` has checked these
 
     def run(self) -> None:
         self._walk(self.plan.body, {})
@@ -141,7 +141,7 @@ class _Replay:
             last = {**iterations, loop.axis: len(replayed(loop))}
             self._look(what, loop, last, loop.again)
         if loop.ends_early:
-            # What an iteration wrote is read where it was the last one: the place of what is carried out says which.
+            # The last iteration's writes are read at the place of the loop's `out`.
             written = self.now.written
             self.now = _Done.any_of([*ends, self.now])
             self.now.written = written
@@ -153,7 +153,7 @@ class _Replay:
     def _look(
         self, what: str, node: Repeat | Choose, iterations: dict[str, int], handoff: Handoff
     ) -> None:
-        """All workers read the scalar that decides, and each has to find the same."""
+        """All workers read the scalar that decides, and each has to read the same value."""
         name, _ = looked_at(node)
         self._pass(handoff)
         for b in resolve_look(node, self.plan.places, iterations):
@@ -168,7 +168,7 @@ class _Replay:
             fail(f"{what} looks at {name} when its memory has the new value")
 
     def _pass(self, handoff: Handoff) -> None:
-        """All workers are done, or each with what it has for itself."""
+        """A hand-off: all workers are done, or each worker with its own memory."""
         if handoff == "grid":
             self.now.reads, self.now.writes = [], []
         if handoff == "block":
@@ -176,7 +176,7 @@ class _Replay:
             self.now.writes = [x for x in self.now.writes if x[0][0] != REPLICA]
 
     def _enter(self, loop: Repeat, iterations: dict[str, int]) -> None:
-        """Before a loop with messages all are done with its memory, and with its messages of the time before."""
+        """Before a loop with messages, all workers are done with its memory, and with the messages of its previous run."""
         if loop.handoff == "grid":
             self.now.reads, self.now.writes = [], []
         if self.now.reads or self.now.writes or (iterations and loop.handoff != "grid"):
@@ -184,7 +184,7 @@ class _Replay:
         self.loop_reads, self.loop_writes = [], []
 
     def _handed(self, loop: Repeat, stage: Stage, iterations: dict[str, int]) -> None:
-        """A stage that waits for messages alone: nothing else that it touches may be another worker's."""
+        """A stage that waits for messages alone: all its other accesses have to be to its worker's own bytes."""
         found = touches(stage, loop, self.computes, self.plan.places, iterations, self.old)
         for t in found.writes:
             self._check_own(stage, t.name, t.where)
@@ -213,7 +213,7 @@ class _Replay:
         iterations: dict[str, int],
         brought: frozenset[str] = frozenset(),
     ) -> None:
-        """brought: what messages bring to it."""
+        """brought: the tensors that messages bring to the stage."""
         places = self.plan.places
         touched = access(stage, self.computes, places, iterations, self.old, brought)
         me = worker_of(stage, self.plan.launch.workers)

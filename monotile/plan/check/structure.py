@@ -1,6 +1,6 @@
-"""The Plan verifier: no race, no deadlock, every buffer fits. Runs on every compile, before anything is emitted.
+"""The Plan verifier: no race, no deadlock, every buffer fits. Runs on every compile, before code generation.
 
-Independent of how the Plan was made: it replays the stages, loops included, and follows who wrote which bytes.
+Independent of the scheduler: it replays the stages, loops included, and tracks which worker wrote which bytes.
 """
 
 import math
@@ -89,7 +89,7 @@ def _check_launch(plan: Plan, target: Target) -> None:
 
 
 def _check_live(stage: Stage, plan: Plan, computes: dict[str, Compute | Scatter]) -> None:
-    """No task is left out that makes something live."""
+    """Checks that no task with a live element is skipped."""
     if stage.live:
         allowed = live_tasks(stage, computes, plan.places)
         handed = any(stage in n.body for n in nodes_in(plan.body) if isinstance(n, Repeat) and n.messages)  # fmt: skip
@@ -99,7 +99,7 @@ def _check_live(stage: Stage, plan: Plan, computes: dict[str, Compute | Scatter]
 
 
 def _given(plan: Plan) -> int:
-    """Pointers that the caller's tensors take."""
+    """Slots of pointers to the caller's tensors."""
     return len(plan.inputs) + len(plan.outputs) + len(plan.weights)
 
 
@@ -171,7 +171,7 @@ def _check_step(step: Step, view: View, target: Target, steady: frozenset[str]) 
 
 
 def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
-    """What a Scatter, or a loop, updates in place lies where its result does, and is no one else's."""
+    """Checks that a tensor updated in place, by a Scatter or a loop, has its result's place, and shares it with no other."""
     uses, old = mentions(program), scattered(program)
     every = list(statements(program.body))
     loops = [s for s in every if isinstance(s, Loop)]
@@ -187,7 +187,7 @@ def _check_updates(plan: Plan, program: Program, computes: dict[str, Compute | S
 
 
 def _check_states(plan: Plan, program: Program, computes: dict[str, Compute | Scatter]) -> None:
-    """A state's new value is made where the old one lies, and nothing else is made there."""
+    """Checks that a state's new value is written to the old one's place, and nothing else is written there."""
     held = [*enumerate(plan.inputs)]
     held += enumerate(plan.weights, len(plan.inputs) + len(plan.outputs))
     slots = {name: slot for slot, name in reversed(held)}
@@ -215,7 +215,7 @@ def _check_chip(
     computes: dict[str, Compute | Scatter],
     kept: list[Resident],
 ) -> None:
-    """On-chip tensors do not overlap each other, a step's scratch or what the loops keep, and all fit."""
+    """Checks that on-chip tensors do not overlap each other, a step's scratch or a loop's pinned weights, and that all fit."""
     mine = workers_of(stage, plan.launch.workers)
     near = _kept_near(stage, plan, kept)
     taken = [*near, *((*x, mine) for x in received_bytes(stage, plan.body, computes))]
@@ -239,7 +239,7 @@ def _check_chip(
 def _kept_near(
     stage: Stage, plan: Plan, kept: list[Resident]
 ) -> list[tuple[str, int, int, frozenset[int]]]:
-    """What of `kept` workers of the stage have: (what, first byte, byte after the last, on which workers)."""
+    """The part of `kept` on the stage's workers: (what, first byte, byte after the last, on which workers)."""
     if not kept:
         return []
     makers = {r.stage for r in kept}
@@ -255,7 +255,7 @@ def _kept_near(
 
 
 def _kept_round(stage: Stage, nodes: tuple[PlanNode, ...]) -> list[Resident]:
-    """What the Repeats round `stage` keep on chip."""
+    """The weights that the Repeats around `stage` keep on chip."""
     out: list[Resident] = []
     for node in nodes:
         for body in bodies_of(node):
@@ -268,9 +268,9 @@ def _kept_round(stage: Stage, nodes: tuple[PlanNode, ...]) -> list[Resident]:
 
 
 def _check_kept(nodes: tuple[PlanNode, ...], target: Target, held: int = 0) -> None:
-    """What a loop keeps belongs to a reduction of one of its stages, whose tasks stay on their workers.
+    """Checks pinned weights: each belongs to a reduction of one of the loop's stages, whose tasks stay on their workers.
 
-    held: bytes that the loops round `nodes` hold in registers.
+    held: bytes that the loops around `nodes` hold in registers.
     """
     for node in nodes:
         if isinstance(node, Choose):

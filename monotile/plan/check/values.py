@@ -1,8 +1,8 @@
-"""Whose value bytes hold: a tensor is read only where nobody else's was written since.
+"""Tracks whose value bytes hold: a tensor may be read only where no unrelated tensor was written since.
 
-Tensors that hand a value to each other (what a loop carries, what sides of a branch give, what a Scatter updates, a state and its new value)
-count as one. What is handed on in which iteration the walk of the Plan sees by the bytes; here it is about strangers that share memory. Only what a loop
-carries in one place, without updating it there, has an owner for each of its names.
+Tensors that pass a value to each other (a loop's carries, the results of a branch's sides, a Scatter's base and result, a state and its
+new value) count as one: the replay's byte accesses show which iteration's value is read. This file is about unrelated tensors that share
+memory. Only a value that a loop carries in one buffer, without updating it in place, has an owner for each of its names.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -22,11 +22,11 @@ from monotile.ir.program import (
 from monotile.plan.access import Bytes, FirstIterations, overlap, resolve
 from monotile.plan.places import Place, Rotate
 
-Holds = list[tuple[Bytes, str]]  # bytes, and one of those whose value they have
+Holds = list[tuple[Bytes, str]]  # bytes, and a tensor whose value they have
 
 
 class Owners:
-    """Of each tensor, one that stands for all that it shares a value with."""
+    """Maps each tensor to the representative of those that it shares a value with."""
 
     def __init__(self, program: Program, places: Mapping[str, tuple[Place, ...]]) -> None:
         self._of: dict[str, str] = {}
@@ -54,24 +54,24 @@ class Owners:
                 self._of[self.of(name)] = self.of(first)
 
     def written(self, holds: Holds, name: str, where: Bytes) -> Holds:
-        """`holds` when `where` has the value of `name`."""
+        """`holds` after `name` is written to `where`."""
         owner = self.of(name)
         kept = [(b, o) for b, o in holds if o == owner or not overlap(b, where)]
         return kept if (where, owner) in kept else [*kept, (where, owner)]
 
     def stranger(self, holds: Holds, name: str, where: Bytes) -> str | None:
-        """Another whose value some of `where` has; None if nobody's."""
+        """An unrelated tensor whose value is in some of `where`; None if there is none."""
         owner = self.of(name)
         return next((o for b, o in holds if o != owner and overlap(b, where)), None)
 
     def entered(self, holds: Holds, axis: str) -> Holds:
-        """`holds` as the loop begins: what it carries from iteration to iteration, and stacks, has room that was anyone's before."""
+        """`holds` as the loop begins: the memory of its carries and stacks may have held other values before."""
         rooms = self._rooms.get(axis, ())
         left = [(b, o) for b, o in holds if not any(overlap(b, r) for r in rooms)]
         return self._renamed(left, ((c.init, c.param) for c in self._still[axis]))
 
     def turned(self, holds: Holds, axis: str, *, last: bool) -> Holds:
-        """`holds` behind an iteration of the loop, which may be the last one."""
+        """`holds` after an iteration of the loop, which may be the last one."""
         ends = ((c.result, c.out if last else c.param) for c in self._still[axis])
         return self._renamed(holds, ends)
 
@@ -81,7 +81,7 @@ class Owners:
 
 
 def _carried_in_one_place(loop: Loop, places: Mapping[str, tuple[Place, ...]]) -> Iterable[Carry]:
-    """What has no second place for its next value."""
+    """The carries that have a single buffer."""
     for c in loop.carried:
         alone = places.get(c.param.name) == places.get(c.result.name)
         if alone and c not in carried_in_place(loop):

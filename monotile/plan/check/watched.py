@@ -1,4 +1,4 @@
-"""What the host uses while a Plan runs: read by stages of their own, and written where it looks."""
+"""Checks the memory that the host accesses while a Plan runs: separate stages read it, and results are written where the host polls."""
 
 from collections.abc import Mapping
 

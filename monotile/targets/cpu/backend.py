@@ -1,4 +1,4 @@
-"""The CPU as a target."""
+"""The CPU's Backend."""
 
 import torch
 

@@ -38,12 +38,12 @@ FLAGS = (
     "-fno-tree-slp-vectorize",
 )
 # Not -ffast-math: GCC links start-up code for it that flushes denormals in the whole process, and it
-# takes infinities for impossible, which masks are made of.
+# assumes that there are no infinities, of which masks are made.
 FAST_MATH = ("-fassociative-math", "-freciprocal-math", "-fno-signed-zeros")
 
 
 class Compiler(msgspec.Struct, frozen=True):
-    """command: how to start it. version: its own first line. zig: it is the wheel's."""
+    """command: the command line that starts it. version: the first line of its version text. zig: whether it is the wheel's."""
 
     command: tuple[str, ...]
     version: str
@@ -92,7 +92,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 @functools.cache
 def processor() -> str:
-    """A hash of what -march=native depends on, so that machines of two kinds may share a cache folder."""
+    """A hash of the properties that -march=native depends on, so that machines of two kinds may share a cache folder."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -104,8 +104,8 @@ def processor() -> str:
 
 @functools.cache
 def tiles_allowed() -> bool:
-    """Asks the system for the registers of AMX's tiles, which a process has to before it uses them (Linux, Documentation/arch/x86/xstate.rst);
-    whether it gives them."""
+    """Asks the system for the registers of AMX's tiles, as a process has to before it uses them (Linux,
+    Documentation/arch/x86/xstate.rst). Gives whether it is allowed."""
     if os.uname().machine != "x86_64":
         return False
     arch_prctl, request, tile_data = 158, 0x1023, 18
@@ -113,11 +113,11 @@ def tiles_allowed() -> bool:
 
 
 def build(source: str, target: Target, options: Options) -> Binary:
-    """Compiles one C file that includes headers of `device/`; from the cache where an equal build is there.
+    """Compiles one C file that includes headers of `device/`; uses an equal build from the cache.
 
-    target: its vectors' width is the one that compilers are asked to prefer; without tiles, words are multiplied by vectors.
+    target: compilers prefer its vector width; without tiles, words are multiplied by vectors.
 
-    Raises BuildError with the compiler's log and the lines of the source that it names.
+    Raises BuildError with the compiler's log and the source lines that it names.
     """
     compiler = find_compiler()
     flags = FLAGS + (FAST_MATH if options.fast_math else ())

@@ -1,4 +1,4 @@
-"""Measuring the figures of this CPU: bandwidths, the rate of multiply-adds, the barrier and the call."""
+"""Measures the figures of this CPU: bandwidths, the rate of multiply-adds, the barrier and the call."""
 
 import ctypes
 import mmap
@@ -55,7 +55,7 @@ class _Probe:
 
 
 def measure(options: Options, say: Callable[[str], None]) -> dict[str, Measured]:
-    """Its figures, by their dotted names. say: is told what is being measured."""
+    """Its figures, by their dotted names. say: a callback for progress messages."""
     target = detect("", options)
     probe, cores = _Probe(target, options), len(os.sched_getaffinity(0))
     threads = min(target.workers, cores)

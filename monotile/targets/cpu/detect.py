@@ -38,7 +38,7 @@ def _cores() -> int:
 
 
 def _l2_bytes() -> int:
-    """Of one core; 1 MiB where the system does not say."""
+    """Of one core; 1 MiB where the system does not report it."""
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if (index / "level").read_text().strip() == "2":
@@ -56,7 +56,7 @@ def _vector_bytes() -> int:
 
 
 def _instructions() -> frozenset[str]:
-    """Of products of words: what processor and system let this process use."""
+    """The instructions for products of words that processor and system let this process use."""
     words, found = _words(), set[str]()
     if words & {"avx512_vnni", "avx_vnni"}:
         found.add("vnni")
@@ -66,7 +66,7 @@ def _instructions() -> frozenset[str]:
 
 
 def _words() -> set[str]:
-    """What the system says of the processor."""
+    """The system's description of the processor, as words."""
     try:
         return set(Path("/proc/cpuinfo").read_text().split())
     except OSError:

@@ -32,8 +32,8 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
 
 
 def settle(program: Program, plan: Plan, target: Target, options: Options) -> tuple[Plan, Source]:
-    """`plan` with `Launch.index_bits`, and its source: whether all indices fit 32 bits is known once they are written. Where they do not fit what
-    `plan` says, they are written again."""
+    """`plan` with `Launch.index_bits`, and its source: whether all indices fit 32 bits is known only after emitting. Where they do not
+    fit the Plan's bits, the source is emitted again."""
     emitter = _Cpu(program, plan, target, options)
     text = emitter.unit()
     bits = 64 if emitter.overflow else 32
@@ -88,7 +88,7 @@ class _Cpu(Loops):
             self.writer.write(line)
 
     def _stage(self, stage: Stage, axes: tuple[str, ...]) -> None:
-        """A function that runs the thread's tasks of one stage in one iteration of the loops round it."""
+        """A function that runs the thread's tasks of one stage in one iteration of the loops around it."""
         launch = self.plan.launch
         with ExitStack() as stack:
             stack.enter_context(self.function(stage.name, axes, GIVEN | self.profiling.given))
@@ -115,7 +115,7 @@ class _Cpu(Loops):
                 self.writer.write("mt_fence();")
 
     def _counter(self, tasks: str, me: str) -> str:
-        """Head of the loop over the tasks of the worker number `me` among those that have the stage's first ones: neighbours."""
+        """Head of the loop over the tasks of worker number `me` among those of the stage: neighbours."""
         workers = self.plan.launch.workers
         if tasks.isdigit() and int(tasks) <= workers:
             return f"for (idx task = {me}; task < {tasks}; task += {workers})"

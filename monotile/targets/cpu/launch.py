@@ -1,4 +1,4 @@
-"""Running a shared object: one call of one native function."""
+"""Runs a shared object: one call of one native function."""
 
 import atexit
 import ctypes
@@ -63,12 +63,12 @@ class CpuKernel:
 
 
 class CpuCall:
-    """A call in a thread of its own: the kernel runs without Python's lock. The process waits for it before it ends."""
+    """A call in a separate thread: the kernel runs without Python's lock. The process waits for it before it ends."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._future: Future[Any] = Future()
         self._call = call
-        # A daemon: else the process would wait for it before anything that is registered to be done at its end, such as stopping it.
+        # A daemon: else the process would wait for it before the functions registered for its exit, such as the one that stops it.
         self._thread = threading.Thread(target=self._run, name="monotile-call", daemon=True)
         _threads().add(self._thread)
         self._thread.start()
@@ -76,7 +76,7 @@ class CpuCall:
     def _run(self) -> None:
         try:
             self._future.set_result(self._call())
-        except BaseException as error:  # raised where the result is asked for
+        except BaseException as error:  # raised where the result is requested
             self._future.set_exception(error)
 
     def finished(self) -> bool:
@@ -89,7 +89,7 @@ class CpuCall:
 
 @functools.cache
 def _threads() -> "weakref.WeakSet[threading.Thread]":
-    """Of calls. None may still run when the interpreter ends, which ends threads in the midst of their C++."""
+    """Threads of calls. None may still run when the interpreter ends, which ends threads in the midst of their C++."""
     found: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
     atexit.register(lambda: [t.join() for t in list(found)])
     return found

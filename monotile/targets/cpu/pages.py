@@ -1,4 +1,4 @@
-"""Large pages under what every call reads: a miss of the TLB costs a walk, and prefetchers stop at the end of a page."""
+"""Large pages for the data that every call reads: a TLB miss costs a page walk, and prefetchers stop at the end of a page."""
 
 import ctypes
 import sys
@@ -12,9 +12,9 @@ _HUGEPAGE, _COLLAPSE = 14, 25  # MADV_HUGEPAGE and, from Linux 6.1 on, MADV_COLL
 
 
 def enlarge(tensors: Iterable[torch.Tensor]) -> None:
-    """Asks the kernel to have these tensors in large pages: at once, or where it cannot do that, when it finds the time.
+    """Asks the operating system to put these tensors in large pages: at once, or where it cannot do that, in the background.
 
-    Contents and addresses stay. What the kernel refuses, such as pages of a file, stays in small ones, and nothing is said.
+    Contents and addresses stay. What the system refuses, such as pages of a file, stays in small ones, without a message.
     """
     if sys.platform != "linux":
         return
@@ -29,7 +29,7 @@ def enlarge(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def pages(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """First address and end of the large pages in which tensors lie, in runs of at least one; ascending and apart from each other."""
+    """First address and end of the large pages that contain the tensors, in runs of at least one; ascending and disjoint."""
     spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors)
     runs: list[tuple[int, int]] = []
     for start, end in spans:

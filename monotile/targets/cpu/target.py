@@ -1,4 +1,4 @@
-"""A CPU as a `Target`: `figures/cpu.json` and what the machine says of itself."""
+"""A CPU as a `Target`: `figures/cpu.json` and the machine's own information."""
 
 from pathlib import Path
 

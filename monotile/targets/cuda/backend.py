@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as a target."""
+"""The Backend of NVIDIA GPUs."""
 
 from collections.abc import Sequence
 
@@ -70,8 +70,8 @@ def obstacle(target: Target, device: torch.device) -> str | None:
 
 
 def runs_on(architecture: str, capability: tuple[int, int]) -> bool:
-    """Whether a cubin of `architecture` runs on a GPU: of the same major capability and no older minor one;
-    with a suffix ("sm_90a") of exactly its own."""
+    """Whether a cubin of `architecture` runs on a GPU: of the same major capability and no older minor one; with a suffix ("sm_90a")
+    only on exactly that one."""
     digits = architecture.removeprefix("sm_").rstrip("af")
     major, minor = int(digits[:-1]), int(digits[-1])
     if architecture.endswith("a"):

@@ -1,7 +1,7 @@
-"""CUDA C++ to a cubin and PTX, with NVRTC from its wheel: no toolkit, no driver and no GPU needed.
+"""Compiles CUDA C++ to a cubin and PTX, with NVRTC from its wheel: no toolkit, driver or GPU is needed.
 
-The headers of `device/` are handed over in memory and include nothing of the toolkit's. The cubin is for the
-real architecture alone, so a driver of the same major version runs it, older than NVRTC or not.
+The headers of `device/` are passed in memory and include no toolkit headers. The cubin is for one real architecture, so a driver of the
+same major version runs it, whether older than NVRTC or not.
 """
 
 import functools
@@ -27,7 +27,7 @@ NAME = "monotile.cu"
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Of the NVRTC that builds would use. Raises BuildError where there is none."""
+    """The version of the NVRTC that builds would use. Raises BuildError where there is none."""
     try:
         status, major, minor = nvrtc.nvrtcVersion()
     except RuntimeError as error:  # cuda-pathfinder found no library
@@ -40,7 +40,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 
 def toolchain() -> str:
-    """What builds would use, found without loading it."""
+    """The compilers that builds would use, found without loading them."""
     return f"NVRTC {_version('nvidia-cuda-nvrtc')}, nvJitLink {_version('nvidia-nvjitlink')}"
 
 
@@ -49,11 +49,10 @@ def _version(distribution: str) -> str:
 
 
 def build(source: str, target: Target, options: Options, units: int = 0) -> Binary:
-    """Compiles for `target.architecture`; from the cache where an equal build is there.
+    """Compiles for `target.architecture`; uses an equal build from the cache.
 
-    units: in so many parts at once, which are linked, each function by itself. Takes a large kernel's compiler a fraction of the time,
-    and the kernel 3 to 8 % more.
-    Raises BuildError with NVRTC's log and the lines of the source that it names.
+    units: number of parts compiled in parallel and linked, with each function separate. That takes a large kernel's compiler a fraction
+    of the time, and makes the kernel 3 to 8 % slower. Raises BuildError with NVRTC's log and the source lines that it names.
     """
     version = nvrtc_version()
     flags = _flags(target, options, apart=units > 0)
@@ -81,7 +80,7 @@ def _flags(target: Target, options: Options, *, apart: bool) -> tuple[str, ...]:
         "--std=c++20",
         "--dopt=on",
         "--device-as-default-execution-space",  # lambdas whose parameters are auto are not device functions by themselves
-        # Threads of the optimiser. From two on their number changes nothing in the PTX; one makes other code, with narrower stores.
+        # Threads of the optimiser. From two on their number changes nothing in the PTX; one gives other code, with narrower stores.
         "--split-compile=4",
     )
     if apart:

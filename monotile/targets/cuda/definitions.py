@@ -1,24 +1,24 @@
-"""How functions of a kernel are defined in CUDA C++: parts of it, called by it, or compiled by themselves."""
+"""How functions of a kernel are defined in CUDA C++: inlined, called, or compiled separately."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from monotile.codegen.functions import Function
 
-# Registers that a function which is compiled by itself leaves as they were. Without a word it saves some fifty, in which a kernel that only calls one
-# stage after the other has next to nothing. Of fewer than 2 ptxas warns: the return address is there.
+# Registers that a separately compiled function preserves. By default it saves some fifty, in which a kernel that only calls one
+# stage after the other has next to nothing. For fewer than 2 ptxas warns: the return address is there.
 PRESERVED = 4
 
 
 def head(f: Function, *, called: bool = True, apart: bool = False) -> str:
-    """The head of `f`. apart: of one that is compiled by itself."""
+    """The head of `f`. apart: of a separately compiled one."""
     kept = f"#pragma nv_abi preserve_n_data({PRESERVED})\n" if apart else "static "
     inline = "__noinline__" if called else "__forceinline__"
     return f"{kept}__device__ {inline} void {f.name}({', '.join(f.declarations)})"
 
 
 def definition(f: Function, given: Mapping[str, str], *, called: bool, apart: bool = False) -> str:
-    """`f`; of one that is called, which is `f` itself under another name, with arguments that ptxas keeps in each lane (`in_lanes`)."""
+    """`f`; for a called function, `f` itself under another name, with arguments that ptxas keeps in each lane (`in_lanes`)."""
     if not called:
         return f"{head(f, called=False)} {f.text}"
     bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in given]

@@ -1,4 +1,4 @@
-"""The GPU of this machine, or one that is named, as a `Target`."""
+"""The GPU of this machine, or a named one, as a `Target`."""
 
 import msgspec
 import torch

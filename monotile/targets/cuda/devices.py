@@ -1,4 +1,4 @@
-"""The GPU at hand, and which figures are its."""
+"""The present GPU, and the figures that belong to it."""
 
 import math
 from fnmatch import fnmatchcase
@@ -16,7 +16,7 @@ _ALIKE = 1.1  # memories of GPUs of one name differ by less: drivers keep some f
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU says of itself.
+    """Properties that a GPU reports.
 
     architecture: by the name in `CUDA_TARGETS` whose code it runs, or its own where there is none.
     workers:      its multiprocessors. shared_bytes: of on-chip memory that a block may have.
@@ -58,8 +58,8 @@ def architecture_of(major: int, minor: int) -> str:
 def figures_of(device: Device) -> tuple[GpuFigures, bool]:
     """The figures for a device of an architecture in `CUDA_TARGETS`, and whether they are its own.
 
-    Its own: by name and sizes. Else those of the GPU of its architecture whose sizes are nearest, with these sizes replaced
-    by the device's, and rates of the whole machine by what its multiprocessors make of them.
+    Its own: by name and sizes. Else those of the GPU of its architecture whose sizes are nearest, with these sizes replaced by the
+    device's, and rates of the whole machine scaled to its multiprocessors.
     """
     alike = [g for g in GPUS.values() if g.architecture == device.architecture]
     for g in alike:
@@ -80,7 +80,7 @@ def figures_of(device: Device) -> tuple[GpuFigures, bool]:
 
 
 def machine_of(device: Device) -> Machine:
-    """The device as `monotile calibrate` knows it."""
+    """The device in the form that `monotile calibrate` uses."""
     figures, own = figures_of(device)
     source = f"{figures.name}.json" + ("" if own else ", with this GPU's sizes")
     return Machine(
@@ -92,7 +92,7 @@ def machine_of(device: Device) -> Machine:
 
 
 def target_of(device: Device, options: Options) -> Target:
-    """The device as a Target: by what was measured on it, else by the figures that Monotile came with."""
+    """The device as a Target: with figures measured on it, else with the shipped ones."""
     figures, _ = figures_of(device)
     found = kept(machine_of(device), options)
     return replaced(figures, found.figures if found else {}).target

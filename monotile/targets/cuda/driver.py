@@ -1,6 +1,6 @@
 """The few functions of the CUDA driver that a launch needs, through ctypes.
 
-The driver is loaded when a `Driver` is made, never at import. Every call that does not succeed raises.
+The driver is loaded when a `Driver` is created, never at import. Every failed call raises.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class LaunchConfig(ctypes.Structure):
 
 
 class DriverError(RuntimeError):
-    """The driver answered with an error; sticky ones (a failed index check) also come up in PyTorch."""
+    """An error status of the driver; sticky ones (a failed index check) also come up in PyTorch."""
 
 
 class Driver:
@@ -121,7 +121,7 @@ class Driver:
         return f"{(name.value or b'?').decode()} ({status}), {(text.value or b'?').decode()}"
 
     def version(self) -> tuple[int, int]:
-        """The newest CUDA that this driver serves, such as (13, 0)."""
+        """The newest CUDA that this driver supports, such as (13, 0)."""
         number = c_int()
         self.check(self._library.cuDriverGetVersion(byref(number)), "asking the driver's version")
         return number.value // 1000, number.value % 1000 // 10
@@ -137,7 +137,7 @@ class Driver:
         return self._attribute(_MULTIPROCESSORS, device)
 
     def shared_bytes(self, device: int) -> int:
-        """Of dynamic shared memory that a block may have."""
+        """Dynamic shared memory that a block may have, in bytes."""
         return self._attribute(_SHARED_OPT_IN, device)
 
     def cooperative(self, device: int) -> bool:
@@ -162,7 +162,7 @@ class Driver:
 
     @contextlib.contextmanager
     def within(self, context: int) -> Generator[None]:
-        """Runs its body in `context`, then brings back the calling thread's own."""
+        """Runs its body in `context`, then restores the calling thread's own."""
         before = self.current_context()
         if before == context:
             yield

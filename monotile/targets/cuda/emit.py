@@ -1,7 +1,7 @@
 """The CUDA target: one cooperative kernel that walks the Plan, in CUDA C++ over `targets/cuda/device/`.
 
-A worker is a block of threads. Every stage is a function over the block; hand-offs are barriers of the grid or of the
-block. Pointers come by value in the launch's parameters (or as an array in memory where they are too many).
+A worker is a block of threads. Every stage is a function over the block; hand-offs are barriers of the grid or of the block. Pointers
+are passed by value in the launch's parameters (or as an array in memory where there are too many).
 """
 
 import itertools
@@ -45,11 +45,11 @@ from monotile.targets.cuda.supply import write_supply
 from monotile.targets.target import Target
 
 ENTRY = "monotile_kernel"
-# Characters of all stages up to which the kernel is compiled as one function. Machine code of a function by itself is a quarter longer, as
+# Characters of all stages up to which the kernel is compiled as one function. Machine code of a separate function is a quarter longer, as
 # ptxas cannot know that its warps arrive together, but ptxas takes a third of the time for it (docs/measurements.md).
 WHOLE = 250_000
-WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # of which a function has wgmma
-UNIT = 16  # functions that are compiled together, where each is by itself: reading the headers takes as long as a small function
+WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # whose functions contain wgmma
+UNIT = 16  # functions that are compiled together, where each is separate: reading the headers takes as long as a small function
 APART = """\
 #define MT_APART
 #ifdef MT_UNIT  // the number of the part to compile
@@ -71,8 +71,9 @@ def emit(program: Program, plan: Plan, target: Target, options: Options) -> Sour
 
 
 def settle(program: Program, plan: Plan, target: Target, options: Options) -> tuple[Plan, Source]:
-    """`plan` with `Launch.functions` and `Launch.index_bits`, and its source. How long the functions are is known once they are written, as
-    those with the same text are one; so is whether all indices fit 32 bits. Only where they need others than `plan` says, all is written again."""
+    """`plan` with `Launch.functions` and `Launch.index_bits`, and its source. The length of the functions is known only after emitting,
+    as those with equal text are merged; so is whether all indices fit 32 bits. Only where these differ from the Plan's, the source is
+    emitted again."""
     emitter = CudaEmitter(program, plan, target, options)
     emitter.write_stages()
     emitter.join(lean=plan.launch.functions == "separate")
@@ -105,7 +106,7 @@ class CudaEmitter(BlockEmitter):
             self.passed |= {"tag": "const unsigned"}
 
     def write_stages(self) -> None:
-        """Write the stages. What they look like does not depend on `Launch.functions`."""
+        """Emits the stages. Their text does not depend on `Launch.functions`."""
         for stage, axes in self.stages():
             own = [k for k in self.kept if k.stage.name == stage.name]
             for k in own:
@@ -117,7 +118,7 @@ class CudaEmitter(BlockEmitter):
             write_supply(self, ring)
 
     def source(self, how: Functions) -> str:
-        """The whole translation unit, once the stages are written. how: `Launch.functions`."""
+        """The whole translation unit, once the stages are emitted. how: `Launch.functions`."""
         launch = msgspec.structs.replace(self.plan.launch, functions=how)
         self.plan = msgspec.structs.replace(self.plan, launch=launch)
         self.join(lean=how == "separate")
@@ -129,7 +130,7 @@ class CudaEmitter(BlockEmitter):
         return self._prologue() + functions + self.writer.text
 
     def as_source(self, text: str) -> Source:
-        """`text`, the whole, with what the launch has to know of it."""
+        """`text`, the whole, with the properties that the launch needs."""
         return Source(text, ENTRY, tuple(self.checks), self.units)
 
     @property
@@ -138,13 +139,13 @@ class CudaEmitter(BlockEmitter):
 
     @property
     def units(self) -> int:
-        """In how many parts the source is compiled."""
+        """The number of parts in which the source is compiled."""
         called = sum(map(self._called, self.functions))
         return 1 + -(-called // UNIT) if self._separate else 0
 
     def _parts(self) -> str:
-        """The kernel with what is a part of it, and the functions that it calls. Without MT_UNIT it is one text like any other. The kernel's part
-        defines none that it calls: NVVM would make a second function of each."""
+        """The kernel with the functions inlined into it, and the functions that it calls. Without MT_UNIT it is one text like any other.
+        The kernel's part defines none that it calls: NVVM would make a second function of each."""
         called = [f for f in self.functions if self._called(f)]
         inside = [f for f in self.functions if not self._called(f)]
         parts = [
@@ -158,14 +159,13 @@ class CudaEmitter(BlockEmitter):
         return "".join(f"#if MT_HAS({k})\n{text}#endif\n" for k, text in enumerate(parts))
 
     def _called(self, f: Function) -> bool:
-        """Whether the kernel calls `f` instead of having it as a part of its own.
+        """Whether the kernel calls `f` instead of inlining it.
 
-        No choice, but what `Launch.functions` means for a function by what is in it: nothing is weighed. The Plan has one word for
-        all of them, as stages with the same text share one and what fills a loop's weights is no stage.
-        A callee has none of the kernel's registers. Where functions are not compiled apart, ptxas serialises every wgmma if
-        one is in a callee (C7510); where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself;
-        with direct operands it is cut so that it does not. What is beside streams in a loop stays in the kernel: calls take longer
-        than all that is gained by compiling it apart.
+        This is not a choice, but the meaning of `Launch.functions` for a function with this content. The Plan has one value for all of
+        them, as stages with equal text share one and the function that fills a loop's weights is no stage. A callee has none of the
+        kernel's registers. Where functions are not compiled separately, ptxas serialises every wgmma if one is in a callee (C7510);
+        where they are, if one is in the kernel (C7509). Attention by mma.sync needs all registers for itself; with direct operands it is
+        cut so that it does not. A stage beside streams in a loop stays in the kernel: calls cost more than separate compilation gains.
         """
         apart = self._separate and not self.hot.issuperset(f.callers)
         if any("mt::Held" in k for k in f.parameters.values()):
@@ -254,7 +254,7 @@ class CudaEmitter(BlockEmitter):
         write_send(self, self.slots[tensor.name], self.total(dense.offset(index)), value)
 
     def write_prefetches(self, stage: Stage) -> None:
-        """What the stage's early maps read, and the weights of its early reductions, before its first step."""
+        """Emits the prefetches of the stage's maps and the weights of its reductions, before its first step."""
         self.early, self.prefetched = {}, {}
         for what in ("all", "weights"):
             for number, site in enumerate(self.sites(stage, bounded=False)):
@@ -262,18 +262,18 @@ class CudaEmitter(BlockEmitter):
                     family_of(site.step.method).write_prefetch["cuda"](self, site, number)
 
     def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
-        """A function that brings on chip what this worker's task of the stage keeps there."""
+        """A function that copies on chip the pinned weights of this worker's task of the stage."""
         with self.tasks(_fill_name(kept), kept.stage, axes):
             for site in self.sites(kept.stage, bounded=False):
                 if site.step.computes[0] == kept.resident.compute:
                     write_fill(self, kept, site.ranges, site.point)
 
     def _hold(self, kept: Kept, axes: tuple[str, ...]) -> None:
-        """A function that brings that into the threads' registers, where they can have it there."""
+        """A function that loads these into the threads' registers, where they can be held there."""
         self.writer = Writer()
         with self.writer.open(
             "", GIVEN, fence=True
-        ):  # to look at the step; nothing of it is written
+        ):  # only to inspect the step; its text is dropped
             self.write_coordinates(self.grid(kept.stage))
             sites = [
                 s
@@ -291,7 +291,7 @@ class CudaEmitter(BlockEmitter):
         family_of(site.step.method).write["cuda"](self, site)
 
     def with_pinned(self, site: Site) -> Site:
-        """The step, reading on chip what is kept there."""
+        """The step, reading pinned weights on chip."""
         anchor = site.anchor
         kept = tuple(k for k in self.kept if k.resident.compute == anchor.out.name)
         if not kept or not isinstance(anchor, Compute):
@@ -301,7 +301,7 @@ class CudaEmitter(BlockEmitter):
         return replace(site, anchor=msgspec.structs.replace(anchor, body=body))
 
     def enter(self, loop: Repeat) -> None:
-        """Fills what the loop keeps on chip: before that nobody uses it, after it everyone may."""
+        """Fills the loop's pinned weights: no stage reads them before, and any may after."""
         if loop.resident:
             self.writer.write("mt::block_barrier();")
             for k in self.kept:
@@ -323,7 +323,7 @@ class CudaEmitter(BlockEmitter):
             self.writer.write("++tag;")
 
     def leave(self, loop: Repeat) -> None:
-        """What the loop kept and received on chip gives way to others."""
+        """Frees the on-chip memory of the loop's pinned weights and received messages."""
         if loop.resident or loop.receives:
             self.writer.write("mt::block_barrier();")
 
@@ -350,8 +350,8 @@ class CudaEmitter(BlockEmitter):
                 self._compute()
 
     def _roles(self, ring: Ring) -> None:
-        """What the threads that compute do, and the supplier. ptxas allocates more registers than a thread begins with in the branch of an `if`, not behind it.
-        A spilled one costs more than elsewhere: hand-offs invalidate the cache it is in."""
+        """The code of the computing threads and of the supplier. ptxas allocates more registers than a thread begins with in the branch
+        of an `if`, not after it. A spilled register costs more than elsewhere: hand-offs invalidate the cache that holds it."""
         w, threads, group = self.writer, self.plan.launch.threads, ring.threads > ring.THREADS
         with w.open(f"if (threadIdx.x < {threads})", fence=True):
             if group:

@@ -1,7 +1,7 @@
-"""What a kernel says before it ends itself: a number in a word of the host's memory.
+"""Error reports of a kernel that traps: a number in a word of host memory.
 
-A launch that failed leaves the GPU's context unusable, and comes up wherever PyTorch next waits. What was wrong is told at the next
-call, or when the process ends.
+A failed launch leaves the GPU's context unusable, and shows up wherever PyTorch next waits. The cause is raised at the next call, or
+when the process ends.
 """
 
 import atexit
@@ -17,7 +17,7 @@ _HANDOFF_TIMEOUT = 0xFFFFFFFE  # the same there
 
 
 class Failures:
-    """Where the kernel `function` of the current context says why it ended.
+    """The failure word of the kernel `function` of the current context.
 
     checks: messages of its index checks, by number.
     """
@@ -30,7 +30,7 @@ class Failures:
         _every().append(self)
 
     def check(self) -> None:
-        """Raises IndexOutOfRangeError, or InternalError for a hand-off that was not met, if the kernel has said so."""
+        """Raises IndexOutOfRangeError, or InternalError for a hand-off that timed out, if the kernel has reported one."""
         number = self._word.value - 1
         if number < 0:
             return
@@ -42,7 +42,7 @@ class Failures:
         )
 
     def tell(self) -> None:
-        """Says on stderr what no call has."""
+        """Prints on stderr a failure that no call has raised."""
         if not self._told:
             try:
                 self.check()
@@ -51,7 +51,7 @@ class Failures:
 
 
 def check_all() -> None:
-    """As `Failures.check`, of all kernels: after one of them has failed no launch succeeds."""
+    """As `Failures.check`, for all kernels: after one of them has failed no launch succeeds."""
     for failures in _every():
         failures.check()
 

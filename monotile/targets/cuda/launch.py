@@ -1,12 +1,11 @@
-"""Running a cubin: one cooperative launch on PyTorch's current stream.
+"""Launches a cubin: one cooperative launch on PyTorch's current stream.
 
-What a launch owns, so that threads and streams may call at once and a call may be captured in a CUDA graph:
-- workspace: one for each stream, as calls on one stream follow each other. A captured call has one of
-  its own from the capture's memory pool, since its graph may be replayed on any stream. The memory of messages is
-  behind it: zero at first, then left alone between calls, so that a captured call that has messages
-  gets memory which is no pool's.
-- sync: 128 zeroed bytes, in which the kernel leaves zeros and the last tag of its messages. One for each stream, and one
-  for every captured call; nothing is ever cleared on the stream.
+Resources of a launch, so that threads and streams may call concurrently and a call may be captured in a CUDA graph:
+- workspace: one for each stream, as calls on one stream run in order. A captured call has a separate one from the capture's memory pool,
+  since its graph may be replayed on any stream. The memory of messages follows it: zero at first, then left alone between calls, so a
+  captured call that has messages gets memory outside of any pool.
+- sync: 128 zeroed bytes, in which the kernel leaves zeros and the last tag of its messages. One for each stream, and one for every captured
+  call; nothing is ever cleared on the stream.
 - the parameter block: one for each calling thread; the driver copies it during the launch.
 A cubin, sync words, a captured call's messages and its table of pointers live as long as the process: a graph may hold them.
 """
@@ -32,7 +31,7 @@ _SLOTS = 128  # to a slab
 
 
 class _SyncSlots:
-    """Hands out zeroed sync words of one device. Not freed: see above."""
+    """Allocates zeroed sync words of one device. Not freed: see above."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -54,7 +53,7 @@ class _SyncSlots:
 
 
 class _StreamState(msgspec.Struct, frozen=True):
-    """Addresses; memory and table keep what lies there alive."""
+    """Addresses; memory and table keep the memory alive."""
 
     workspace: int
     sync: int
@@ -72,7 +71,7 @@ class PointerArray:
 
     @staticmethod
     def of(count: int, parameter_bytes: int) -> "PointerArray":
-        """By value where a launch can pass so much: it passes two more words."""
+        """By value where the launch's parameters have room for them and two more words."""
         return PointerArray(count, 16 + 8 * count <= parameter_bytes)
 
 

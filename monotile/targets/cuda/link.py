@@ -1,7 +1,7 @@
-"""Relocatable PTX to a cubin, with nvJitLink from its wheel.
+"""Links relocatable PTX to a cubin, with nvJitLink from its wheel.
 
-ptxas takes a kernel and all that it calls as one unit, and part of its time grows with the square of the unit. In relocatable
-code each function is one, and they are compiled side by side. What that costs the kernel is in docs/measurements.md.
+ptxas compiles a kernel and all functions that it calls as one unit, and part of its time grows with the square of the unit. In
+relocatable code each function is a unit, and units are compiled in parallel. The cost for the kernel is in docs/measurements.md.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Messages of a loop: what a task reads of them as tensors of their own on chip, and the lines that send and wait."""
+"""Messages of a loop: received parts as separate on-chip tensors, and the code that sends and waits."""
 
 import math
 from collections.abc import Mapping

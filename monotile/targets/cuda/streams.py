@@ -1,4 +1,4 @@
-"""PyTorch's current GPU and stream, asked as quickly as it lets one."""
+"""PyTorch's current GPU and stream, by the fastest calls that it offers."""
 
 from collections.abc import Callable
 

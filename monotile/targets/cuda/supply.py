@@ -1,4 +1,4 @@
-"""The supplier: a warp besides those that compute, which goes through the Plan ahead of them and asks for the weights that stream."""
+"""The producer warp (the supplier): besides the computing warps, it walks the Plan ahead of them and loads streamed weights."""
 
 import math
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""Horizontal fusion: siblings that do the same work on the same data with different weights become one Compute.
+"""Horizontal fusion: sibling statements that do the same work on the same data with different weights become one Compute.
 
-The queries, keys and values of an attention, the experts, gates and towers of a mixture: k products of
-one operand with k weights become one product with a leading axis of extent k over a table of the weights'
-pointers, without copies. So do k tables of which the same indices choose rows. Equal statements that follow each of them (biases, activations, second
-products) are fused too. Siblings are only fused if they have equal depth (longest chain of statements to them), so that none
-waits for more than before. (Rammer, Retiarii: merging models that run side by side.)
+The queries, keys and values of an attention, the experts, gates and towers of a mixture: k products of one operand with k weights become
+one product with a leading axis of extent k over a table of the weights' pointers, without copies. So do look-ups in k tables by the same
+indices. Equal statements that follow each of them (biases, activations, second products) are fused too. Siblings are fused only if they
+have equal depth (longest chain of statements to them), so that none waits for more than before. (Rammer, Retiarii: merging models that
+run side by side.)
 """
 
 import itertools
@@ -178,8 +178,8 @@ class _Fuser:
         return _Indexed(self.tables.table(tensors), 0, 1)
 
     def _pays(self, s: Compute, slots: Sequence[_Slot]) -> bool:
-        """Whether fusing pays: a reduction of an operand that is shared or comes from siblings, a look-up of tables at shared places, or a follower
-        of siblings."""
+        """Whether fusing pays: a reduction of an operand that is shared or comes from siblings, a look-up of tables by shared indices,
+        or a follower of siblings."""
         weights = self.tables.weights
         follows = any(isinstance(x, _Indexed) and x.tensor.name not in weights for x in slots)
         shares = any(isinstance(x, Tensor) and x.name not in weights for x in slots)

@@ -1,8 +1,8 @@
 """Vertical fusion by inlining: a Compute that need not be stored becomes part of the expressions that read it.
 
-The consumer evaluates the producer's body, cast to the producer's type, at the index that it reads; a later
-`eliminate_dead_code` drops producers that are no longer read. A Program has no side effects, so every inlining is
-correct, but for that of a snapshot of what the host changes; this pass decides which ones pay.
+The consumer evaluates the producer's body, cast to the producer's type, at the index that it reads. A later `eliminate_dead_code` drops
+producers that are no longer read. A Program has no side effects, so every inlining is correct, except that of a snapshot of a tensor
+that the host changes. This pass decides which ones pay.
 """
 
 from collections.abc import Callable, Mapping
@@ -78,12 +78,11 @@ def is_view(s: Compute) -> bool:
 def inline_pointwise(program: Program) -> Program:
     """`program` with pointwise producers inlined into their readers where that repeats no expensive work.
 
-    A producer is inlined if its readers together evaluate it at most once per element, or if it is cheap and the readers
-    gain by it. Tensors used as a whole (outputs, carried values, ...) stay stored, and their readers read them. Only views,
-    paddings, expressions of axes and, in the same loop, rows that scalars choose are inlined into a contraction, which reads each operand many
-    times. A reduction is never
-    inlined into its consumer: that is the scheduler's epilogue. Dead statements are removed. What products would then look up is stored after all
-    (`lookups.py`).
+    A producer is inlined if its readers together evaluate it at most once per element, or if it is cheap and the readers gain by it.
+    Tensors used as a whole (outputs, carried values, ...) stay stored, and their readers read them. Only views, paddings, expressions of
+    axes and, within the same loop, rows selected by scalars are inlined into a contraction, which reads each operand many times. A
+    reduction is never inlined into its consumer: that is the scheduler's epilogue. Dead statements are removed. Look-ups that would end
+    up in products are stored after all (`lookups.py`).
     """
     for _ in range(ROUNDS):  # readers that were inlined into each other may now be one
         new = eliminate_dead_code(_merge_pointwise(program))
@@ -117,7 +116,7 @@ def _merge_pointwise(program: Program) -> Program:
 
 
 class _Behind:
-    """Which reductions Computes read element by element, themselves or by way of others that nobody else reads."""
+    """The reductions that Computes read element by element, directly or through others that have no other readers."""
 
     def __init__(self, program: Program, uses: Uses) -> None:
         self.uses = uses
@@ -127,8 +126,8 @@ class _Behind:
         self._known: dict[str, frozenset[str]] = {}
 
     def stored_wider(self, p: Compute, consumer: Compute) -> bool:
-        """Whether what `p` follows would be stored in its place, in a wider type: where `consumer` is a reduction itself, or is to follow a later one
-        than `p` does."""
+        """Whether the producer of `p` would be stored in place of `p`, in a wider type: where `consumer` is a reduction itself, or would
+        become an epilogue of a later one than `p` is."""
         own = self._of(p)
         beside = self._reached(consumer, p.out.name)
         if not own or (consumer.combiner is None and not beside):
@@ -155,7 +154,7 @@ class _Behind:
 
 
 def _looks_up(p: Compute) -> bool:
-    """Whether `p` is a part of another tensor, at a place that scalars say: as near to its readers as a view of it is."""
+    """Whether `p` is a slice of another tensor at indices given by scalars: as cheap for its readers as a view."""
     if p.combiner is not None or not isinstance(p.body, Load) or not p.axes or not p.body.index:
         return False
     *before, last = p.body.index
@@ -189,7 +188,7 @@ def _worth_repeating(p: Compute, uses: Uses) -> bool:
 
 
 def inline_chosen(program: Program, decide: Decide) -> Program:
-    """`program` with each producer inlined into the readers for which `decide` says so; what nobody reads any more stays."""
+    """`program` with each producer inlined into the readers for which `decide` says so; unread producers stay."""
     changing = program.changing
 
     def allowed(p: Compute, consumer: Statement) -> bool:

@@ -1,5 +1,5 @@
-"""Products read weights, and states that are updated in place, as they are stored: what decodes them becomes part of their factors, so that no decoded
-copy is ever stored.
+"""Fuses the decoding of weights, and of states that are updated in place, into the products that read them, so that no decoded copy is ever
+stored.
 
 A factor keeps the type that its decoding rounds to, which tensor cores take.
 """
@@ -60,7 +60,7 @@ def inline_decoding(program: Program) -> Program:
 
 
 def _of_weights(program: Program) -> dict[str, Compute]:
-    """By name, what is computed element by element of such tensors alone."""
+    """The Computes that are element-wise in such tensors alone, by name."""
     steady, found = _held(program), dict[str, Compute]()
     for s in statements(program.body):
         if not isinstance(s, Compute) or s.combiner is not None:
@@ -72,7 +72,7 @@ def _of_weights(program: Program) -> dict[str, Compute]:
 
 
 def _held(program: Program) -> frozenset[str]:
-    """Weights that nothing changes, and states with their new elements (a cache of codes)."""
+    """Weights that never change, and states with their new elements (a cache of codes)."""
     made = {s.out.name for s in statements(program.body) if isinstance(s, Scatter)}
     return steady_weights(program) | {u.result.name for u in updates(program)} & made
 
@@ -84,7 +84,7 @@ def _multiplied(s: Compute) -> Iterator[str]:
 
 
 def _behind(names: Set[str], made: Mapping[str, Compute]) -> frozenset[str]:
-    """These, and all that they are made of."""
+    """These tensors and their transitive operands."""
     found, left = set(names), list(names)
     while left:
         inner = {x.tensor.name for x in loads(made[left.pop()].body)} & made.keys() - found
@@ -94,7 +94,7 @@ def _behind(names: Set[str], made: Mapping[str, Compute]) -> frozenset[str]:
 
 
 def _decodes(p: Compute, steady: Set[str]) -> bool:
-    """Whether all that `p` is computed of takes fewer bytes than it does. steady: as of `_held`."""
+    """Whether all operands of `p` take fewer bytes than its result. steady: as in `_held`."""
     read = set(loads(p.body))
     if not p.out.dtype.is_float or not {x.tensor.name for x in read} <= steady:
         return False

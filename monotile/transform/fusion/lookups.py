@@ -1,10 +1,10 @@
-"""Stores what products would look up element by element where their sums are finished: biases of relative positions.
+"""Stores look-ups that would otherwise run in a product's epilogue, as biases of relative positions.
 
     scores[h, i, j] = products[h, i, j] + table[index[i, j], h]
 
-There few threads wait for two loads, one after the other, for each score. A statement of its own has all workers' threads, reads weights alone,
-so that it waits for nobody, and scores read neighbours. BEiT-B, 197 tokens, float16, on an H100: 493 -> 390 us. Of many scores (TinyViT's 1,024 x 1,024
-of 12 heads) the lookups themselves take as long.
+In the epilogue few threads wait for two dependent loads for each score. A statement of its own has all workers' threads, reads weights
+alone, so that it waits for no other stage, and the scores then read contiguously. BEiT-B, 197 tokens, float16, on an H100: 493 -> 390
+us. With many scores (TinyViT's 1,024 x 1,024 of 12 heads) the look-ups themselves take as long.
 """
 
 from collections.abc import Set
@@ -61,7 +61,7 @@ def store_lookups(program: Program) -> Program:
 
 
 def _finished(s: Compute, products: Set[str]) -> str | None:
-    """The product whose sums `s` takes one by one, in whatever shape (windows of images, of which each has a mask)."""
+    """The product whose sums `s` reads one by one, in whatever shape (windows of images, each with a mask)."""
     if s.combiner is not None or not s.axes:
         return None
     units: dict[str, Expr] = {a.name: idx(0) for a in s.axes if a.extent == 1}
@@ -75,7 +75,7 @@ def _finished(s: Compute, products: Set[str]) -> str | None:
 
 
 def _apart(s: Compute, steady: Set[str], names: Names) -> list[Compute]:
-    """What `s` looks up in any case, and `s`."""
+    """The unconditional look-ups of `s` as statements, and `s` reading them."""
     made: dict[Expr, Compute] = {}
 
     def small(e: Expr) -> bool:
@@ -104,6 +104,6 @@ def _apart(s: Compute, steady: Set[str], names: Names) -> list[Compute]:
 
 
 def _looks_up(e: Expr, along: Axis, steady: Set[str]) -> bool:
-    """Whether `e` is made of weights alone, of elements that others choose for each point of `along`."""
+    """Whether `e` depends on weights alone, and on elements selected by other tensors at each point of `along`."""
     far = (i for x in loads(e) for i in x.index if loads(i))
     return {x.tensor.name for x in loads(e)} <= steady and any(along in axes_of(i) for i in far)

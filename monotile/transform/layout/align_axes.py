@@ -1,9 +1,9 @@
 """Transposes Computes into the axis order of their pointwise readers.
 
-A pointwise reader that reads a tensor under permuted axes, or with axes of extent 1 added or dropped, could be its
-epilogue except for its shape. The tensor is then computed in the reader's shape, and the indices of all other readers are
-adapted; the arithmetic stays the same. A reader that adds axes of extent 1 to statistics (`keepdim`) leaves them out instead, if it may have any
-shape: a variance stays in the shape of its mean. Of an element-wise statement that its only reader walks in another order, the dimensions lie in that order.
+A pointwise reader that reads a tensor under permuted axes, or with axes of extent 1 added or dropped, could be its epilogue except for
+its shape. The tensor is then computed in the reader's shape, and the indices of all other readers are adapted; the arithmetic stays the
+same. A reader that adds axes of extent 1 to statistics (`keepdim`) drops them instead, if its shape is free: a variance stays in the
+shape of its mean. If the only reader of an element-wise statement walks it in another order, its dimensions are permuted to that order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -71,14 +71,14 @@ def _arrangements(program: Program) -> dict[str, Arrangement]:
 
 
 def _adds_units(p: Compute, a: Arrangement) -> bool:
-    """Whether the reader of `p`, a reduction that is no product of two tensors, has only axes of extent 1 more."""
+    """Whether the reader of `p`, a reduction that is no product of two tensors, only adds axes of extent 1."""
     found = contraction(p)
     more = len(a.source) > len(p.axes) and _in_order(a)
     return more and p.combiner is not None and (found is None or found.left == found.right)
 
 
 def _in_shape_of(p: Compute, reader: Compute) -> Arrangement:
-    """`reader` in the shape of `p`, of which it reads the element at its own axes."""
+    """`reader` in the shape of `p`, which it reads at its own axes."""
     index = next(x.index for x in loads(reader.body) if x.tensor.name == p.out.name)
     where = {a: d for d, a in enumerate(reader.axes)}
     source = tuple(where.get(i) if isinstance(i, Axis) else None for i in index)
@@ -114,8 +114,9 @@ def _arrangement(p: Compute, reader: Compute) -> Arrangement | None:
 
 
 def _beside(p: Compute, reader: Compute) -> Arrangement | None:
-    """The element-wise `p` with its dimensions in the order of the axes by which `reader` walks them, if that reads several elements of it, or one at
-    a place that it computes of axes (an image enlarged along its rows, biases in one row): neighbours of the result then read neighbours of `p`."""
+    """The element-wise `p` with its dimensions in the order in which `reader` walks them, if that reads several elements of it, or one
+    at an index computed from axes (an image enlarged along its rows, biases in one row): neighbours of the result then read
+    neighbours of `p`."""
     places = [x.index for x in loads(reader.body) if x.tensor.name == p.out.name]
     if p.combiner is not None or not 0 < p.out.size <= reader.out.size:
         return None
@@ -138,8 +139,7 @@ def _beside(p: Compute, reader: Compute) -> Arrangement | None:
 def _scopes(
     body: Body, around: Mapping[str, Compute]
 ) -> Iterator[tuple[Body, Mapping[str, Compute]]]:
-    """Every list of statements with the producers that may be transposed for its readers: its own, and element-wise ones
-    outside."""
+    """Every list of statements with the producers that may be transposed for its readers: its own, and element-wise ones outside."""
     here = {**around, **{s.out.name: s for s in body if isinstance(s, Compute)}}
     yield body, here
     plain = {name: c for name, c in here.items() if c.combiner is None}

@@ -48,8 +48,9 @@ Dimension = tuple[str, int]  # by tensor name
 
 
 def assign_layouts(program: Program, target: Target) -> Program:
-    """`program` with these layouts. Where copies are not wide, as on the CPU, what the caller holds is read as it lies, but for the few weights
-    of depthwise convolutions; and what grouped ones read and make stays, whose columns are few."""
+    """`program` with these layouts. Where wide copies have no advantage, as on the CPU, the caller's tensors are read in their own
+    layout, except the few weights of depthwise convolutions; and operands and results of grouped convolutions, which have few
+    columns, keep theirs."""
     windows = _in_runs(windows_of(program), target)
     wide = target.has.wide_copies
     scattered = list(scattered_weights(program, windows, target)) if wide else []
@@ -69,8 +70,8 @@ def assign_layouts(program: Program, target: Target) -> Program:
 def _orders(
     program: Program, windows: dict[str, Window], names: Names, target: Target, long: Set[str]
 ) -> dict[str, Arrangement]:
-    """The tensors whose layout changes, by name: also of those with a dimension of grouped convolutions' channels, where copies are wide. long: kernels that
-    are computed from copies of weights if theirs does."""
+    """The tensors whose layout changes, by name. Where copies are wide, also those with a dimension of grouped convolutions' channels.
+    long: kernels computed from weights that are copied if their layout changes."""
     grouped = target.has.wide_copies
     inside = _handed_on(program)
     joined = _joined(program, windows)
@@ -107,8 +108,8 @@ def _orders(
 def _by_words(
     program: Program, windows: Mapping[str, Window], joined: "_Classes", target: Target
 ) -> set[Dimension]:
-    """Channels of images whose windows take longest in tiles of words, with weights that they read in place: windows that lie side by side are
-    packed fastest. Of weights that may be copied there are panels, and the windows are read in place."""
+    """Channels of images whose windows are slowest in tiles of words, with weights read in place: windows that are contiguous are packed
+    fastest. Weights that may be copied have panels, and their windows are read in place."""
     copied = {w.tensor.name for w in program.weights if w.copied}
     most: dict[Dimension, float] = {}
     for s in statements(program.body):
@@ -129,8 +130,8 @@ def _by_words(
 
 
 def _alone(program: Program, found: Mapping[str, Arrangement]) -> dict[str, Arrangement]:
-    """What has one element where others have the dimension that they now have last, as `keepdim` leaves it: in their order too, so that it has
-    one for each row of theirs."""
+    """Tensors with extent 1 where others have the dimension that is now last, as from `keepdim`: permuted in the same way, so that they
+    have one element for each row of theirs."""
     own = intermediates(program)
     new: dict[str, Arrangement] = {}
     for s in statements(program.body):
@@ -148,8 +149,8 @@ def _alone(program: Program, found: Mapping[str, Arrangement]) -> dict[str, Arra
 
 
 def _apart(program: Program, windows: Container[str]) -> Callable[[Dimension], bool]:
-    """Whether a dimension is one along which products are apart, of what they read along the last one, which they sum over, or of what they make
-    of it; or the same of what that is computed from, or what is computed from it, element by element."""
+    """Whether a dimension is a batch dimension of products that sum over the last one of an operand or compute it; or the same of an
+    operand or an element-wise reader of the tensor."""
     alike, found = _Classes(), list[Dimension]()
     for s in statements(program.body):
         if not isinstance(s, Compute):
@@ -172,8 +173,8 @@ def _apart(program: Program, windows: Container[str]) -> Callable[[Dimension], b
 
 
 def _flat(program: Program, target: Target) -> frozenset[str]:
-    """What products alone read, as one long row each: a classifier's weights have it in the order in which it is, places behind channels, and are
-    more than it."""
+    """Tensors that products alone read, as one long row each: a classifier's weights have the rows' order, positions after channels, and
+    are larger."""
     read, other = set[str](), set[str]()
     for s in statements(program.body):
         own = set[str]()
@@ -186,7 +187,7 @@ def _flat(program: Program, target: Target) -> frozenset[str]:
 
 
 def _is_row(x: Load, s: Compute, target: Target) -> bool:
-    """Whether values of a sum of `s` lie side by side in `x`, across more than one of its dimensions."""
+    """Whether `x` stores the terms of a sum of `s` contiguously, across more than one of its dimensions."""
     vector = target.vector_bytes // x.dtype.itemsize
     return any(
         sum(a in axes_of(i) for i in x.index) > 1 and contiguous_run(offset(x), a, vector) >= vector
@@ -195,7 +196,8 @@ def _is_row(x: Load, s: Compute, target: Target) -> bool:
 
 
 def _in_runs(windows: dict[str, Window], target: Target) -> dict[str, Window]:
-    """Those whose channels are enough for runs of whole copies, or of which each thread has one, and neighbours read what lies side by side."""
+    """Those with enough channels for runs of whole copies, or with one channel for each thread where neighbouring threads read
+    contiguously."""
 
     def run(w: Window) -> int:
         return contiguous_run(affine(w.image.index[w.channel]), w.along, RUN)
@@ -207,8 +209,8 @@ def _in_runs(windows: dict[str, Window], target: Target) -> dict[str, Window]:
 
 
 def _handed_on(program: Program) -> frozenset[str]:
-    """Results that statements also read, or that loops return: these are copied for the caller if their layout changes. The
-    others are written in the caller's layout."""
+    """Results that statements also read, or that loops return: these are copied for the caller if their layout changes. The others are
+    written in the caller's layout."""
     read = {t.name for s in statements(program.body) for t in used(s)}
     loops = {t.name for s in statements(program.body) if isinstance(s, Loop) for t in defined(s)}
     return frozenset(t.name for t in program.results) & (read | loops)
@@ -236,8 +238,8 @@ class _Classes:
 
 
 def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
-    """A dimension of a result is equivalent to one that it reads if the two indices differ by a constant; and the channels
-    that a product with a weight reads, or windows slide over, are equivalent to those that it makes."""
+    """Joins dimensions that must have equal layouts. A dimension of a result joins one that it reads if the two indices differ by a
+    constant; the channels that a product with a weight, or a window, reads join those that it computes."""
     joined = _Classes()
     kernels = (w.kernel.tensor.name for w in windows.values() if w.kernel is not None)
     held = _from_weights(program).union(kernels)
@@ -272,7 +274,7 @@ def _joined(program: Program, windows: dict[str, Window]) -> _Classes:
 
 
 def _from_weights(program: Program) -> frozenset[str]:
-    """The weights, and what is computed from nothing else, as standardised ones are."""
+    """The weights, and tensors computed from weights alone, such as standardised weights."""
     found = {w.tensor.name for w in program.weights}
     for s in statements(program.body):
         if isinstance(s, Compute) and (read := {x.tensor.name for x in loads(s.body)}):
@@ -311,7 +313,7 @@ def _moved(t: Tensor, d: int, name: str) -> Arrangement:
 
 
 def _in_order(t: Tensor, a: Arrangement) -> Compute:
-    """The copy of `t` for the caller."""
+    """The copy of `t` in the caller's layout."""
     return compute(t, lambda *i: Load(a.out, a.index(i)))
 
 
@@ -324,8 +326,8 @@ def _copied(
     *,
     wide: bool,
 ) -> tuple[Program, list[Compute]]:
-    """The products reading copies of the caller's tensors in the new order, and the statements that copy. wide: of all; else only of kernels that
-    have one value a channel and place."""
+    """The products reading copies of the caller's tensors in the new order, and the statements that copy. wide: of all; else only of
+    kernels that have one value for each channel and position."""
     inputs, weights = {t.name for t in program.inputs}, {w.tensor.name for w in program.weights}
     copies: dict[str, Arrangement] = {}
     made: list[Compute] = []
@@ -367,7 +369,7 @@ def _copied(
 
 
 def _arranged(s: Statement, found: dict[str, Arrangement]) -> Statement:
-    """`s` with the tensors that it makes, reads and carries in their new layouts."""
+    """`s` with its tensors in their new layouts."""
     if not isinstance(s, Loop):
         return rearranged(s, found)
     return map_carried(s, lambda t: found[t.name].out if t.name in found else t)

@@ -1,4 +1,4 @@
-"""Weights that are copied in another order first, as what reads them would take single elements."""
+"""Weights to be copied in another order first, because their readers would load single elements."""
 
 import math
 from collections.abc import Container, Iterator, Mapping
@@ -13,12 +13,12 @@ from monotile.targets.target import Target
 
 MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
 ROWS = 64  # of a product that are worth a copy of the weight
-Scattered = tuple[str, Load, int]  # of which statement, and the dimension that comes last
+Scattered = tuple[str, Load, int]  # statement, load, the dimension to come last
 
 
 def long_kernels(program: Program, windows: Mapping[str, Window]) -> Iterator[Scattered]:
-    """What kernels that are computed from weights (normalised ones) read of these across more elements than a thread that transposes holds: a copy
-    goes through tiles, what is computed on the way does not."""
+    """Tensors that long computed kernels (normalised ones) read across more elements than a thread of a transposition holds: a copy goes
+    through tiles, a computed value does not."""
     weights = {w.tensor.name for w in program.weights}
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
     for s in statements(program.body):
@@ -37,7 +37,7 @@ def long_kernels(program: Program, windows: Mapping[str, Window]) -> Iterator[Sc
 def scattered_weights(
     program: Program, windows: Container[str], target: Target
 ) -> Iterator[Scattered]:
-    """What products of many rows read as single elements of weights, along the sum as along columns; but for products of windows."""
+    """Weights that products of many rows read as single elements, along the sum as well as along columns; not products of windows."""
     weights = {w.tensor.name for w in program.weights}
     for s in statements(program.body):
         found = contraction(s) if isinstance(s, Compute) and s.out.name not in windows else None

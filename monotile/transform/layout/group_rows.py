@@ -1,12 +1,13 @@
-"""Rows that each choose their matrix, put side by side in groups of those that chose the same one.
+"""Grouped products: sorts rows that each select a matrix into blocks of rows with the same one.
 
-y[t, n] = sum of x[t, k] * w[choice(t), k, n] (a mixture of experts, an adapter for each sequence) reads a matrix for every row. In blocks of
-rows with one choice it is a batch of matrix products, and each matrix is read once a block (the grouped extents of PIT and of MoE
-kernels). Where a row lies follows from the choices, in the call (`row_groups.py`): behind all blocks of lower choices, and the earlier rows of its own.
+y[t, n] = sum of x[t, k] * w[choice(t), k, n] (a mixture of experts, an adapter for each sequence) reads a matrix for every row. With blocks
+of rows that select the same matrix it is a batched matrix product, and each matrix is read once a block (the grouped extents of PIT and of
+MoE kernels). The position of a row is computed in the call (`row_groups.py`): after all blocks of lower choices, and the earlier rows of
+its own.
 
     x'[b, r, k] = x[row[BLOCK * b + r], k]            y'[b, r, n] = sum of x'[b, r, k] * w[matrix[b], k, n]
 
-Whoever reads y[t, n] reads y' at place[t]. What is computed element by element between two such products stays in blocks.
+Readers of y[t, n] read y' at place[t]. Element-wise statements between two such products work on blocks too.
 """
 
 import functools
@@ -57,9 +58,9 @@ SHARED = 0.4  # rows for each matrix, from which on several choose the same one
 
 
 class _Chosen(NamedTuple):
-    """A product whose rows choose their matrix. rows: the positions of their axes. matrix: the factor that is one of many matrices by dimension
-    `dim` of its Load. other: the factor with the rows. swapped: `matrix` is the body's first factor. several: whether there are so many rows
-    that some choose the same matrix."""
+    """A product whose rows select their matrix. rows: the positions of their axes. matrix: the factor that is one of many matrices,
+    along dimension `dim` of its Load. other: the factor with the rows. swapped: `matrix` is the body's first factor. several: whether
+    there are so many rows that some select the same matrix."""
 
     rows: tuple[int, ...]
     matrix: Load
@@ -69,13 +70,13 @@ class _Chosen(NamedTuple):
     several: bool
 
     def times(self, other: Expr, matrix: Expr, dtype: DType) -> Expr:
-        """The body's product of two such factors, in the type that is summed."""
+        """The body's product of two such factors, in the accumulation type."""
         pair = cast(other, dtype), cast(matrix, dtype)
         return mul(*(reversed(pair) if self.swapped else pair))
 
 
 class _Moved(NamedTuple):
-    """A result that lies in blocks: `out[block, row, ...]` for `axes` of which `rows` are those of the groups."""
+    """A result stored in blocks: `out[block, row, ...]` for `axes` of which `rows` are those of the groups."""
 
     out: Tensor
     groups: Groups
@@ -91,12 +92,12 @@ def group_rows(program: Program) -> Program:
 
 
 def _direct(c: Compute, chosen: _Chosen) -> Compute:
-    """The product with the matrices where they lie, not a copy of those that are chosen."""
+    """The product reading the original matrices, not a gathered copy of them."""
     return msgspec.structs.replace(c, body=chosen.times(chosen.other, chosen.matrix, c.body.dtype))
 
 
 def _in_place(e: Expr, known: tuple[Expr, Expr], at: tuple[Expr, Expr]) -> Expr:
-    """`e`, in which block and place of a row, `known`, are those at which it lies."""
+    """`e` with block and position of a row, `known`, replaced by those at which it is stored."""
 
     def go(x: Expr) -> Expr:
         return at[known.index(x)] if x in known else rebuild(x, go)
@@ -105,7 +106,7 @@ def _in_place(e: Expr, known: tuple[Expr, Expr], at: tuple[Expr, Expr]) -> Expr:
 
 
 def _updated(program: Program) -> frozenset[str]:
-    """What is updated in place, or by the host, so that it is there for a time only."""
+    """Tensors updated in place, or by the host: their values are valid for a limited time."""
     found = {*old_values(program), *program.changing}
     for s in statements(program.body):
         if isinstance(s, Scatter):
@@ -116,8 +117,9 @@ def _updated(program: Program) -> frozenset[str]:
 
 
 class _Grouping:
-    """found: the products, by name. copies: of what is read where data says. elementwise: what is computed so for one reader, in the body at
-    hand. updated: what these may not read. known: groups that are there already, by what they follow from; of the bodies around as well."""
+    """found: the products, by name. copies: gathered copies. elementwise: element-wise statements with one reader, in the current body.
+    updated: tensors that these may not read. known: existing groups, by the choices from which they follow; also of the enclosing
+    bodies."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.updated = program, _updated(program)
@@ -145,7 +147,7 @@ class _Grouping:
 
     @functools.cached_property
     def live(self) -> dict[str, list[Live]]:
-        """How much of each result there is, by the sizes of the call."""
+        """How much of each result is live, by the sizes of the call."""
         return demands(self.program, {}, lambda *_: True).live if self.program.partial else {}
 
     def _search(self, c: Compute) -> None:
@@ -179,13 +181,13 @@ class _Grouping:
         return not c.live and self.updated.isdisjoint(x.tensor.name for x in loads(c.body))
 
     def _copied(self, e: Expr) -> Load | None:
-        """The Load that `e` is, by way of a copy."""
+        """The Load that `e` is, possibly through a copy."""
         if isinstance(e, Load) and (copy := self.copies.get(e.tensor.name)) is not None:
             e = element_of(copy, e.index)
         return e if isinstance(e, Load) else None
 
     def _fits(self, c: Compute, rows: tuple[int, ...], matrix: Load, dim: int, other: Expr) -> bool:
-        """Whether rows alone choose, and each has the whole of one side, which is worth it."""
+        """Whether the choice depends on rows alone, each row has all of the other factor, and grouping is worth it."""
         own = {c.axes[p] for p in rows}
         rest = {a for i in matrix.index[:dim] + matrix.index[dim + 1 :] for a in axes_of(i)}
         columns = [a for p, a in enumerate(c.axes) if p not in rows]
@@ -198,7 +200,7 @@ class _Grouping:
         return whole and min(sides) >= LEAST_SIDE
 
     def body(self, body: Body) -> Body:
-        """With the statements that put rows in groups, and readers that look there."""
+        """The statements with those that group rows, and readers that look up block and position."""
         before = dict(self.known)
         alone = Counter(
             x.tensor.name for s in body if isinstance(s, Compute) for x in loads(s.body)
@@ -221,7 +223,7 @@ class _Grouping:
         return tuple(out)
 
     def _reads(self, e: Expr) -> Expr:
-        """`e` where what it loads lies in blocks now."""
+        """`e` with loads of tensors that are stored in blocks adapted."""
 
         def place(x: Load) -> Expr:
             moved = self.moved.get(x.tensor.name)
@@ -235,7 +237,7 @@ class _Grouping:
         return map_loads(e, place)
 
     def _in_blocks(self, c: Compute, chosen: _Chosen) -> list[Statement]:
-        """The product in blocks, with what is before it."""
+        """The product in blocks, after the statements that it needs."""
         groups, new = self._groups(c, chosen)
         blocks, size = groups.blocks, groups.block
         columns = [a for p, a in enumerate(c.axes) if p not in chosen.rows]
@@ -268,13 +270,13 @@ class _Grouping:
         return new
 
     def _through(self, e: Expr) -> Expr:
-        """`e` with what is computed element by element for it alone in its place."""
+        """`e` with its single-use element-wise operands inlined."""
         if not isinstance(e, Load) or (maker := self.elementwise.get(e.tensor.name)) is None:
             return e
         return element_of(maker, e.index)
 
     def _groups(self, c: Compute, chosen: _Chosen) -> tuple[Groups, list[Statement]]:
-        """The groups, and what finds them where it has not been found yet."""
+        """The groups, and the statements that compute them if they are new."""
         known: dict[Axis, Live] = {x.axis: x for x in self.live.get(c.out.name, [])}
         axes = tuple(c.axes[p] for p in chosen.rows)
         ends = tuple(x.ends if (x := known.get(a)) else None for a in axes)

@@ -1,11 +1,11 @@
-"""What windows are read from, computed once for each place (targets whose products are register tiles).
+"""Materialises what convolutions read, each position once (targets whose products are register tiles).
 
-A convolution reads each place of an image in several windows, and what it reads may be more than a load: zeros outside of the image, one of
-several images side by side, a value that is normalised first, an image that is enlarged. A tile that reads its operand in place wants one
-load, whose address is a part that depends on the row and a part that depends on the term. So such a factor is computed for all places first,
-as an image of its own, padding included, and the product reads that.
+A convolution reads each position of an image in several windows. What it reads may be more than a load: zero padding, one of several images
+side by side, a normalised value, an enlarged image. A tile that reads its operand in place needs one load, whose address is a part that
+depends on the row plus a part that depends on the term. So such a factor is computed for all positions first, as a separate image including
+padding, and the product reads that.
 
-A place is the sums of axes by which the factor depends on its axes: `i1 + r1` of a row and a tap is one coordinate.
+A position is given by the sums of axes on which the factor depends: `i1 + r1` of a row and a tap is one coordinate.
 """
 
 import math
@@ -46,13 +46,13 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 
 LEAST = 4  # rows and columns from which on a product has tiles
 ALIASED = 1024  # bytes between neighbours of which few share a first-level cache: 16 lines of 64 bytes in 4 of its sets
-REPEATED = 1.5  # windows that read a place, on average, from which on it is computed once
+REPEATED = 1.5  # windows that read a position, on average, from which on it is computed once
 
 Terms = tuple[tuple[Axis, int], ...]  # of a coordinate: axes with their coefficients
 
 
 class _Image(msgspec.Struct, frozen=True):
-    """made: the image. coordinates: of which sums of axes its dimensions are the values, from `first` on."""
+    """made: the image. coordinates: the sums of axes along its dimensions, from `first` on."""
 
     made: Compute
     coordinates: tuple[Terms, ...]
@@ -66,14 +66,14 @@ class _Image(msgspec.Struct, frozen=True):
 
 
 def make_images(program: Program, target: Target) -> Program:
-    """`program` with products of windows reading images that have each place once; the same object if there are none."""
+    """`program` with convolutions reading images that have each position once; the same object if there are none."""
     names, uses = Names(program), Uses(program)
     copied = frozenset(w.tensor.name for w in program.weights if w.copied)
 
     def go(body: Body) -> Body:
         out: list[Statement] = []
         images: dict[object, _Image] = {}
-        alone: dict[str, Compute] = {}  # element by element, and read once
+        alone: dict[str, Compute] = {}  # element-wise, and read once
         for s in body:
             s = map_bodies(s, go)
             if isinstance(s, Compute) and _is_alone(s, uses, program.changing):
@@ -105,7 +105,7 @@ def _reading(s: Statement, factor: Expr, read: Load) -> Statement:
 
 
 def _in_place(c: Compute, copied: Container[str]) -> bool:
-    """Whether `c` is a product that reads windows in place, zeros round them included."""
+    """Whether `c` is a product that reads windows in place, zero padding included."""
     found = contraction(c)
     return found is not None and read_in_runs(c, found, copied) > 0
 
@@ -113,8 +113,8 @@ def _in_place(c: Compute, copied: Container[str]) -> bool:
 def _made(
     c: Compute, alone: Mapping[str, Compute], names: Names, target: Target
 ) -> tuple[Expr, _Image] | None:
-    """A factor of `c`, if it is a product for which that is worth an image, and the image: the left one; of a product of words either, as it is
-    stored."""
+    """The image of a factor of `c`, if `c` is a product for which that is worth it: of the left factor; for products of words of either
+    factor, in its stored order."""
     found = contraction(c)
     if found is None or found.grains or c.live or not isinstance(c.body, Binary):
         return None
@@ -125,7 +125,7 @@ def _made(
         factors = (found.left, found.right)
     for factor in factors:
         if isinstance(factor, Load) and _line(factor.tensor) % ALIASED:
-            continue  # it is read in place as it is
+            continue  # read in place without an image
         whole = map_loads(factor, lambda x: _inlined(x, alone))
         image = _image(c, whole, names, target)
         if image is not None:
@@ -134,7 +134,7 @@ def _made(
 
 
 def _is_alone(s: Compute, uses: Uses, changing: Container[str]) -> bool:
-    """Whether only one statement reads `s`, element by element, and it may as well be computed there: what it reads stays as it is."""
+    """Whether `s` has a single, element-wise reader and may be computed there: its operands do not change in between."""
     read = {x.tensor.name for x in loads(s.body)}
     steady = not any(n in uses.whole or n in changing for n in (s.out.name, *read))
     plain = s.combiner is None and not s.live and s.out.dtype is s.body.dtype
@@ -142,7 +142,7 @@ def _is_alone(s: Compute, uses: Uses, changing: Container[str]) -> bool:
 
 
 def _inlined(x: Load, alone: Mapping[str, Compute]) -> Expr:
-    """What is loaded; a value that only this load reads as it is computed."""
+    """The loaded value; a value that only this load reads as its expression."""
     s = alone.get(x.tensor.name)
     if s is None:
         return x
@@ -155,7 +155,7 @@ def _line(t: Tensor) -> int:
 
 
 def _image(c: Compute, factor: Expr, names: Names, target: Target) -> _Image | None:
-    """The image of `factor`; None if there is no such thing, or its places are hardly read more than once."""
+    """The image of `factor`; None if there is none, or its positions are hardly read more than once."""
     read = list(loads(factor))
     if not read or any(loads(i) for x in read for i in x.index):
         return None
@@ -204,7 +204,7 @@ def _terms(e: Expr, own: frozenset[Axis]) -> tuple[Terms, int] | None:
 
 
 def _coordinates(factor: Expr, own: frozenset[Axis]) -> tuple[Terms, ...] | None:
-    """The sums of axes of which `factor` is a function, in the order of dimensions of what it loads; None if an axis is in several."""
+    """The sums of axes on which `factor` depends, in the order of dimensions of what it loads; None if an axis is in several."""
     found: dict[Terms, None] = {}
 
     def look(e: Expr) -> None:
@@ -234,7 +234,7 @@ def _span(t: Terms) -> Interval | None:
 
 
 def _at(e: Expr, at: dict[Terms, tuple[Axis, int]]) -> Expr:
-    """`e` at a place: each coordinate is an axis, from its first value on."""
+    """`e` at a position: each coordinate is an axis, from its first value on."""
     own = frozenset(a for t in at for a, _ in t)
     known = _terms(e, own)
     if known is not None:

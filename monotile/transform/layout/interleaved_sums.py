@@ -1,12 +1,12 @@
-"""Sums in the order in which activations lie, where a weight is in another: its copy is in theirs.
+"""Reorders the sums of products to the memory order of the activations, and copies the weight to the same order.
 
-A product after a shuffle of channels, a flattened image whose channels lie last, or heads that are joined as the last dimension sums along an axis of
-which the activation takes the quotient and the remainder:
+After a channel shuffle, a flattening of a channels-last image, or a merge of heads into the last dimension, a product sums along an axis of
+which the activation's index takes the quotient and the remainder:
 
     y[m, n] = sum over r of x[m, r % h, r // h] * w[n, r]
             = sum over a < h, b of x[m, a, b] * w'[n, a, b],        w'[n, a, b] = w[n, b * h + a]
 
-So single elements of `x` become runs of neighbours, which asynchronous copies can fetch.
+So single elements of `x` become contiguous runs, which asynchronous copies can fetch.
 """
 
 import math
@@ -82,7 +82,8 @@ class _Copies:
 
 
 class _Digits(msgspec.Struct, frozen=True):
-    """Of a place along the sum, the outermost of the new sums first. units: what one of each counts for. extents: how many there are."""
+    """Digits of an index along the sum, the outermost of the new sums first. units: the weight of each digit. extents: how many values
+    it has."""
 
     units: tuple[int, ...]
     extents: tuple[int, ...]
@@ -147,7 +148,7 @@ def _interleaved(s: Compute, weights: frozenset[str]) -> _Interleaved | None:
 
 
 def _digits(x: Load, along: Axis) -> _Digits | None:
-    """The digits of `along` in an order in which `x` is walked by neighbours; None where it is already, or cannot be."""
+    """The digits of `along` in the order in which `x` is contiguous; None where it is already, or cannot be."""
     vector = VECTOR // x.dtype.itemsize
     looked_up = any(along in axes_of(y) for i in x.index for y in loads(i))
     if looked_up or contiguous_run(offset(x), along, vector) == vector:
@@ -175,7 +176,7 @@ def _digits(x: Load, along: Axis) -> _Digits | None:
 
 
 def _cuts(e: Expr, along: Axis) -> Iterator[int]:
-    """Where quotients and remainders part `along`; 0 where something else does."""
+    """The divisors by which quotients and remainders split `along`; 0 where another expression does."""
     for node in walk(e):
         match node:
             case Binary("floordiv" | "mod", Binary("floordiv", a, Const(k)), Const(n)) if (

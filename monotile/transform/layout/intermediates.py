@@ -1,4 +1,4 @@
-"""The tensors whose layout is a Program's own affair, and which of them must have equal ones."""
+"""Finds the tensors whose layout a Program may choose, and groups of them that need equal layouts."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, stateme
 
 
 def intermediates(program: Program, inside: frozenset[str] = frozenset()) -> dict[str, Tensor]:
-    """Intermediate tensors, which may have any layout, by name. inside: results that may, too."""
+    """Intermediate tensors, whose layout is free, by name. inside: results whose layout is free, too."""
     out: dict[str, Tensor] = {}
     fixed = {t.name for t in program.outputs} - inside
     for s in statements(program.body):

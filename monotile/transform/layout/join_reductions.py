@@ -1,9 +1,9 @@
-"""Sums products over one axis instead of several where all that they read lies in a row along these: a window as large as its image.
+"""Joins several reduction axes of a product into one where its operands are contiguous along them: a window as large as its image.
 
     y[n] = sum over c, h < 7, w < 7 of x[c, h, w] * v[n, c, h, w]
          = sum over r of x[r // 49, r // 7 % 7, r % 7] * v[n, r // 49, r // 7 % 7, r % 7]
 
-Lanes then take whole vectors along r, where w has too few points for one.
+Lanes then load whole vectors along r, where w has too few points for one.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from monotile.transform.layout.parts import apart
 from monotile.transform.rewrite import map_program
 from monotile.transform.simplify.simplify import simplify_compute
 
-VECTOR = 8  # elements of the widest: an axis of whole ones is left as it is
+VECTOR = 8  # elements of the widest vector: an axis of whole vectors is left unchanged
 
 
 def join_reductions(program: Program) -> Program:
@@ -46,7 +46,7 @@ def _joined(s: Statement) -> Statement:
     if {*s.reduce} & {*elsewhere, *(x.axis for x in s.live)}:
         return s
     if not all(_in_a_row(x, s.reduce) for x in loads(s.body)):
-        return s  # in part: a window, of whose channels others may lie side by side
+        return s  # partly: a window, of whose channels others may be contiguous
     extents = [a.extent for a in s.reduce]
     r = Axis(s.reduce[0].name, prod(extents))
     at = {a.name: e for a, e in zip(s.reduce, apart(r, extents), strict=True)}
@@ -54,7 +54,7 @@ def _joined(s: Statement) -> Statement:
 
 
 def _in_a_row(x: Load, along: Sequence[Axis]) -> bool:
-    """Whether what is read along these axes lies in one row, in their order, the last of them innermost."""
+    """Whether operands are contiguous along these axes, in their order, the last of them innermost."""
     e = offset(x)
     inside = {a for atom, _ in e.terms if not isinstance(atom, Axis) for a in axes_of(atom)}
     steps = pairwise(along)

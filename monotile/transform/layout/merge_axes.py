@@ -1,7 +1,8 @@
-"""Dimensions that are taken apart between element-wise statements, and put together by all that read them, are one.
+"""Merges two dimensions that exist only between element-wise statements, where all readers index them as one.
 
-Windows of a batch, of which each has a mask: `scores.view(images, windows, ...) + mask`, viewed back as [images * windows, ...] for a softmax. In
-one dimension, the sum is in the order of what it reads and of what reads it, so it may be a part of them (attention among others).
+Attention of windows of a batch, each with a mask: `scores.view(images, windows, ...) + mask`, viewed back as [images * windows, ...] for
+a softmax. With one dimension, the sum has the order of its operands and of its readers, so it may be fused with them (into attention,
+among others).
 """
 
 from collections import defaultdict

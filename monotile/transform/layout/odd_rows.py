@@ -1,4 +1,4 @@
-"""Finds products with operands whose rows are not whole vectors, and the rows that they should have."""
+"""Finds products with operands whose rows are not whole vectors, and the padded row lengths."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ from monotile.ir.program import Compute, Program
 from monotile.targets.target import Target
 from monotile.transform.layout.intermediates import tied
 
-SECTOR = 32  # bytes that memory gives at least, of which long rows are whole multiples
+SECTOR = 32  # the minimum of a memory transaction; long rows are a multiple
 LONG = 512  # bytes of these
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """`tensor` with the dimension that a product sums over last and of so many elements."""
+    """`tensor` with the summed dimension last and of so many elements."""
 
     tensor: Tensor
     dim: int
@@ -25,12 +25,12 @@ class Rows(msgspec.Struct, frozen=True):
 
     @property
     def is_last(self) -> bool:
-        """Whether the dimension is the last as it is."""
+        """Whether the dimension is already last."""
         return self.dim == len(self.tensor.shape) - 1
 
 
 class OddProduct(msgspec.Struct, frozen=True):
-    """The Compute called `name`, which sums over `axis`, soon of `extent`. odd: which operands are to have other rows, and which."""
+    """The Compute called `name`, which sums over `axis`, to be padded to `extent`. odd: the operands to be padded, with their new rows."""
 
     name: str
     axis: Axis
@@ -43,7 +43,7 @@ class OddProduct(msgspec.Struct, frozen=True):
 
 
 def odd_product(s: Compute, target: Target) -> OddProduct | None:
-    """`s` as a product of which an operand cannot be read in whole vectors, but could be in longer rows."""
+    """`s` as a product with an operand that cannot be read in whole vectors, but could be with longer rows."""
     found = contraction(s)
     if found is None or len(s.reduce) != 1 or s.live or not found.m or not found.n:
         return None
@@ -65,7 +65,7 @@ def odd_product(s: Compute, target: Target) -> OddProduct | None:
 
 
 def _depth(x: Load, k: Axis) -> int | None:
-    """The dimension of `x` that is indexed by k, if it is one, and the index is nothing else."""
+    """The dimension of `x` that is indexed by k alone, if there is one."""
     found = [d for d, i in enumerate(x.index) if k in axes_of(i)]
     return (
         found[0]
@@ -98,7 +98,7 @@ def ties_of(program: Program) -> list[frozenset[str]]:
 
 
 def tied_with(name: str, ties: Sequence[frozenset[str]]) -> frozenset[str]:
-    """The tensors whose layouts are equal to that of `name`."""
+    """The tensors whose layouts must be equal to that of `name`."""
     found, before = frozenset((name,)), frozenset[str]()
     while found != before:
         before, found = found, found.union(*(t for t in ties if t & found))

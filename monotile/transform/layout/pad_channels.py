@@ -83,7 +83,7 @@ def _copy(
     names: Names,
     sizes: Mapping[int, Expr] = MappingProxyType({}),
 ) -> Compute:
-    """`t` with dimension d last and padded with zeros to `few`. sizes: by dimension, where others are zeros too."""
+    """`t` with dimension d last and zero-padded to `few`. sizes: by dimension, the lengths beyond which others are zero too."""
     order = (*(k for k in range(len(t.shape)) if k != d), d)
     return padded_copy(t, names.fresh(f"{t.name}_padded"), order, {d: few}, sizes)
 

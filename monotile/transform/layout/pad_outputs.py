@@ -1,7 +1,7 @@
-"""Pads few outputs of a product with a weight to columns of a tile: the channels of an image at a network's end.
+"""Pads the few output columns of a product with a weight to a tile: the channels of an image at a network's end.
 
-Fewer columns than a tile can have are computed one dot product each, although there may be much to add up for each of many rows: a
-convolution to three colours, or to one mask. The weight is copied with rows of zeros, and of the product the first columns are kept.
+Fewer columns than a tile has are computed as separate dot products, although there may be a long sum for each of many rows: a
+convolution to three colours, or to one mask. The weight is copied with zero rows added, and the first columns of the product are kept.
 """
 
 import math
@@ -25,7 +25,7 @@ from monotile.transform.layout.padding import padded_copy
 from monotile.transform.names import Names
 from monotile.transform.rewrite import with_body
 
-LEAST = 4  # columns that a product has tiles for
+LEAST = 4  # the fewest columns for which a product has tiles
 COLUMNS = 8  # of the narrowest instruction
 MUCH = 1 << 21  # multiplications from which on padding pays, and rows
 ROWS = 1 << 10
@@ -46,7 +46,7 @@ def pad_outputs(program: Program) -> Program:
 
 
 def _few(c: Compute, weights: set[str]) -> tuple[Load, int, int] | None:
-    """The weight's Load, its dimension that is the columns, and the axis of `c` that is; None if `c` has no few columns or little to add up."""
+    """The weight's Load, its dimension for the columns, and that axis of `c`; None if `c` does not have few columns, or has short sums."""
     match c:
         case Compute(combiner="sum", body=Binary("mul"), live=()):
             a, b = factors(c)
@@ -75,7 +75,7 @@ def _few(c: Compute, weights: set[str]) -> tuple[Load, int, int] | None:
 
 
 def _padded(c: Compute, weight: Load, d: int, p: int, names: Names) -> tuple[Compute, ...]:
-    """The padded weight, the product with it with the columns last, and what is kept as `c`."""
+    """The padded weight, the product with it with the columns last, and the kept part as `c`."""
     t = weight.tensor
     wider = padded_copy(t, names.fresh(f"{t.name}_padded"), range(len(t.shape)), {d: COLUMNS})
     rows = (*c.out.shape[:p], *c.out.shape[p + 1 :])

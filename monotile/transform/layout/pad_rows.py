@@ -1,8 +1,9 @@
-"""Longer rows, with zeros behind, for operands of products whose rows are not whole vectors (CUDA).
+"""Pads rows of product operands with zeros where the rows are not whole vectors (CUDA).
 
-A row of 845 elements of 16 bits begins on no fixed boundary, so no asynchronous copy can move it, and each element is stored on chip by
-itself. With 848 all are copied in vectors. The sum runs over the zeros as well, and both operands have them there: an infinity meets none. An
-intermediate tensor is computed with longer rows, and its other readers keep their columns; other tensors are copied.
+A row of 845 elements of 16 bits does not begin on a vector boundary, so no asynchronous copy can move it, and each element is stored on
+chip by itself. With 848 elements all are copied in vectors. The sum runs over the zeros as well, and both operands have zeros there, so
+that no infinity is multiplied by zero. An intermediate tensor is computed with longer rows, and its other readers keep their columns;
+other tensors are copied.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ from monotile.transform.layout.padding import below, padded_copy
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, map_carried, map_exprs, with_body
 
-ZEROS = ("sum", "max", "min")  # what combines zeros to zero
+ZEROS = ("sum", "max", "min")  # combiners that give zero for zeros
 
 
 def pad_rows(program: Program, odd: Sequence[OddProduct]) -> Program:
@@ -34,7 +35,8 @@ def pad_rows(program: Program, odd: Sequence[OddProduct]) -> Program:
 
 class _Padding:
     """How rows become longer. extents: of the last dimension of tensors that are computed longer. products: those that read longer rows.
-    wide: products, and sums of each row's own terms, that longer tensors follow. made: copies of tensors that stay as they are; copies: likewise, by what they copy."""
+    wide: products, and sums of each row's own terms, whose epilogue has longer rows. made: padded copies of tensors that stay
+    unchanged; copies: the same by the tensor copied."""
 
     def __init__(self, program: Program, odd: Sequence[OddProduct]) -> None:
         self.names = Names(program)
@@ -51,7 +53,7 @@ class _Padding:
         self.extents |= self.wide
 
     def _begun(self, program: Program) -> list[Rows]:
-        """What the caller holds and loops begin with, where they carry longer rows."""
+        """The caller's tensors, and initial values of loops, with which loops begin that carry longer rows."""
         found = [c for s in statements(program.body) if isinstance(s, Loop) for c in s.carried]
         return [
             Rows(c.init, len(c.init.shape) - 1, self.extents[c.param.name])
@@ -73,7 +75,7 @@ class _Padding:
         return tuple(msgspec.structs.replace(c, body=map_loads(c.body, self._read)) for c in every)
 
     def body(self, body: Body) -> Body:
-        """These statements, with copies behind those that make what is copied."""
+        """These statements, with copies after those that compute the copied tensors."""
         out: list[Statement] = []
         for s in body:
             s = map_bodies(s, self.body)
@@ -145,7 +147,7 @@ class _Padding:
 
 
 def _longer(program: Program, odd: Sequence[OddProduct]) -> dict[str, int]:
-    """The new last extents of tensors that can be computed longer, with all that must have equal layouts."""
+    """The new last extents of tensors that can be computed longer, with all that need equal layouts."""
     free, ties = intermediates(program), ties_of(program)
     made = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
     begun = {t.name for t in (*program.inputs, *(w.tensor for w in program.weights))}
@@ -154,7 +156,7 @@ def _longer(program: Program, odd: Sequence[OddProduct]) -> dict[str, int]:
     def can(name: str, extent: int) -> bool:
         if out.get(name, extent) != extent:
             return False
-        if name in begun:  # a copy of it will do
+        if name in begun:  # it is copied instead
             return True
         return name in free and (name not in made or _can_lengthen(made[name]))
 
@@ -183,7 +185,8 @@ def _can_widen(s: Compute) -> bool:
 
 
 def _widened(program: Program, extents: Mapping[str, int]) -> dict[str, int]:
-    """Likewise of products, and of sums over terms of each row's own, that longer tensors read element by element: these are their epilogues."""
+    """The same for products, and sums over terms of each row's own, that longer tensors read element by element: these are their
+    epilogues."""
     whole = Uses(program).whole
     made = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
     out: dict[str, int] = {}
@@ -208,7 +211,7 @@ def _read(s: Compute, f: Callable[[Load], Expr]) -> Compute:
 
 
 def _padded(s: Compute, out: Tensor) -> Compute:
-    """`s`, which makes `out`, with zeros behind what it made."""
+    """`s`, computing `out` with zeros after the original columns."""
     *rest, last = s.axes
     longer = Axis(last.name, out.shape[-1])
     body = below(substitute(s.body, {last.name: longer}), longer, last.extent)

@@ -1,4 +1,4 @@
-"""Copies with dimensions in another order, and padded with zeros."""
+"""Copies with permuted dimensions and zero padding."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -16,7 +16,7 @@ def padded_copy(
 ) -> Compute:
     """`t`, called `name`: dimension k is dimension `order[k]` of `t`.
 
-    extents: by dimension of `t`, the extents of those that are padded. sizes: likewise, where dimensions that are not padded have zeros too.
+    extents: by dimension of `t`, the extents of those that are padded. sizes: by dimension, where others have zeros too.
     """
     out = Tensor(name, tuple(extents.get(d, t.shape[d]) for d in order), t.dtype)
 

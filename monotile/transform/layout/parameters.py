@@ -1,10 +1,9 @@
-"""Layouts of parameters for `Options(arrange_parameters=True)`: the summed dimension last, as `channels_last.py` does for
-intermediate tensors.
+"""Layouts of parameters for `Options(arrange_parameters=True)`: the summed dimension last, as `channels_last.py` does for intermediate
+tensors.
 
 A matrix that is contiguous along its columns is copied in pieces of whole lines, so its tiles have a multiple of 64 columns, which
-rarely divides the work evenly; contiguous along the sum, a tile may have any number of columns. And a convolution's weights are
-transposed in every call unless they are channels-last. A layout changes if all readers of a parameter want the same other
-one.
+rarely divides the work evenly. If it is contiguous along the sum, a tile may have any number of columns. And a convolution's weights are
+transposed in every call unless they are channels-last. A layout changes if all readers of a parameter want the same other one.
 """
 
 from collections import Counter
@@ -28,8 +27,8 @@ FEWEST = 8  # minimum length of a sum for which its terms should be contiguous
 def arrange(
     program: Program, target: Target, movable: Set[str]
 ) -> tuple[Program, dict[str, Order]]:
-    """`program` with weights in such layouts, and the orders by part: dimension k was dimension `order[k]`. Where operands are packed into panels, as
-    on the CPU, weights stay as they are, and may be copied.
+    """`program` with weights in such layouts, and the orders by part: dimension k was dimension `order[k]`. Where operands are packed into
+    panels, as on the CPU, weights keep their layout, and may be copied.
 
     movable: parts that the caller holds and that no call updates.
     """

@@ -1,8 +1,8 @@
-"""Dimensions that are one only where they are stored, as all who use them know, are several.
+"""Splits a dimension that is one only in storage, where all statements that access it index it as several.
 
-A convolution's weights are standardised, each filter in one row, by a function that wants batches of rows: `weight.reshape(1, filters, -1)`, viewed
-back as [filters, channels, height, width]. What is stored in these dimensions may have any of them last in memory (`channels_last.py`). The
-counterpart of `merge_axes.py`, for what a sum takes apart.
+A convolution's weights are standardised, each filter in one row, by a function that takes batches of rows: `weight.reshape(1, filters,
+-1)`, viewed back as [filters, channels, height, width]. After the split any of these dimensions may be the last in memory
+(`channels_last.py`). The counterpart of `merge_axes.py`, for dimensions that a sum splits.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ Parted = Mapping[
 
 
 def part_axes(program: Program) -> Program:
-    """`program` with such dimensions parted."""
+    """`program` with such dimensions split."""
     found = dict(_found(program))
     if not found:
         return program
@@ -73,7 +73,7 @@ def _found(program: Program) -> Iterator[tuple[str, tuple[int, int, Tensor]]]:
 
 
 def _inner(s: Compute, axis: Axis) -> int:
-    """By what `s` divides the numbers along an axis, the largest if there are several; 0 if it does not."""
+    """The divisor that `s` applies to the index along an axis, the largest if there are several; 0 if there is none."""
     found = {
         n
         for e in walk(s.body)
@@ -97,7 +97,7 @@ def _apart(index: Expr, inner: int) -> tuple[Expr, Expr]:
 
 
 def _comes_apart(index: Expr, inner: int) -> bool:
-    """Whether these need no division that the index has not."""
+    """Whether the split introduces no division that the index does not have."""
     return all(_divisions(part) <= _divisions(index) for part in _apart(index, inner))
 
 

@@ -1,4 +1,4 @@
-"""Dimensions in place of one, in the order of memory: the last one walks neighbours."""
+"""Splits an index of one dimension into several, and joins it, in row-major order."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from monotile.ir.expr import Expr, add, binary, idx, mul
 
 
 def apart(place: Expr, extents: Sequence[int]) -> list[Expr]:
-    """The place in each of the dimensions of these extents."""
+    """The indices in the dimensions of these extents."""
     found: list[Expr] = []
     for k, extent in enumerate(extents):
         here = binary("floordiv", place, idx(math.prod(extents[k + 1 :])))
@@ -16,7 +16,7 @@ def apart(place: Expr, extents: Sequence[int]) -> list[Expr]:
 
 
 def joined(places: Iterable[Expr], extents: Iterable[int]) -> Expr:
-    """The place in the one dimension."""
+    """The index in the one dimension."""
     whole: Expr = idx(0)
     for place, extent in zip(places, extents, strict=True):
         whole = add(mul(whole, idx(extent)), place)

@@ -1,13 +1,12 @@
 """Computes reductions in the element order of their only reader.
 
-If a pointwise Compute reads every element of a reduction once but rearranged (windows merged back, a roll, merged
-heads), the rearrangement moves into the loads of the reduction. The reader is then its epilogue, and the tensor between them is
-never stored.
+If a pointwise Compute reads every element of a reduction once but rearranged (windows merged back, a roll, merged heads), the rearrangement
+moves into the loads of the reduction. The reader is then its epilogue, and the tensor between them is never stored.
 
 A sum over terms of each row's own takes any shape of its reader that has its elements in the same order (merged heads).
 
-A product whose rows and columns this would mix (of a transposed convolution, the places within a step) stays: its reader is computed in
-the product's order instead, and what reads that finds it there.
+If this would mix a product's rows and columns (in a transposed convolution, the positions within a step), the product is unchanged. Its
+reader is computed in the product's order instead, and the reader's own readers are adapted.
 """
 
 import functools
@@ -46,7 +45,7 @@ POINTS = 1 << 20  # elements up to which a rearrangement is checked exhaustively
 
 
 def reindex_reductions(program: Program) -> Program:
-    """`program` with such reductions in the shape and order of their readers, or these in theirs."""
+    """`program` with such reductions in the shape and order of their readers, or the readers in theirs."""
     uses = Uses(program)
     left: dict[str, _InOrder] = {}
 
@@ -81,7 +80,7 @@ def reindex_reductions(program: Program) -> Program:
 
 
 class _InOrder(msgspec.Struct, frozen=True):
-    """`made` in place of a Compute whose element at `axes` it has at `index`."""
+    """`made` replaces a Compute: its element at `axes` is the former's element at `index`."""
 
     made: Compute
     axes: tuple[Axis, ...]
@@ -89,7 +88,7 @@ class _InOrder(msgspec.Struct, frozen=True):
 
 
 def _mixes(p: Compute, moved: Compute) -> bool:
-    """Whether some axis of `moved` is of both factors, and none of the product `p` was."""
+    """Whether some axis of `moved` is in both factors, and none of the product `p` was."""
     before, after = contraction(p), contraction(moved)
     if before is None:
         return False
@@ -97,7 +96,7 @@ def _mixes(p: Compute, moved: Compute) -> bool:
 
 
 def _in_order(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> _InOrder | None:
-    """`reader` in the order of `p`, whose element it reads at `index`; None where an axis is not put together from those of `p`."""
+    """`reader` in the order of `p`, whose element it reads at `index`; None where an axis cannot be computed from those of `p`."""
     at: dict[str, Expr] = {}
     for a in reader.axes:
         parts = [(i, own) for i, own in zip(index, p.axes, strict=True) if a in axes_of(i)]
@@ -122,7 +121,7 @@ def _in_order(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> _InOrder 
 
 
 def _reading(s: Statement, left: Mapping[str, _InOrder]) -> Statement:
-    """`s` reading what has another order now where it is."""
+    """`s` with loads of reordered tensors adapted."""
 
     def read(x: Load) -> Expr:
         found = left.get(x.tensor.name)
@@ -135,7 +134,7 @@ def _reading(s: Statement, left: Mapping[str, _InOrder]) -> Statement:
 
 
 def _place(p: Compute, reader: Compute) -> tuple[Expr, ...] | None:
-    """The one index under which `reader` reads `p`, of which it has as many elements; None if that is its own."""
+    """The single index at which `reader` reads `p`, which has as many elements; None if that is the identity."""
     places = {x.index for x in loads(reader.body) if x.tensor.name == p.out.name}
     if len(places) != 1 or p.out.size != reader.out.size or p.out.size == 0:
         return None
@@ -146,8 +145,8 @@ def _place(p: Compute, reader: Compute) -> tuple[Expr, ...] | None:
 
 
 def _rearranges(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
-    """Whether `index` is a rearrangement of all of `p` along leading axes. The last dimension stays, to keep loads along it coalesced. It is not where it
-    leaves `p`, as under a condition it may."""
+    """Whether `index` is a rearrangement of all of `p` along leading axes. The last dimension stays, to keep loads along it coalesced.
+    It is none where it leaves the bounds of `p`, as it may under a condition."""
     if index[-1] != reader.axes[-1] or p.out.shape[-1] != reader.axes[-1].extent:
         return False
     leading, last = reader.axes[:-1], reader.axes[-1]
@@ -170,7 +169,7 @@ def _rearranges(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
 
 
 def _reshapes(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
-    """Whether `p` walks terms of its own, which depend on few of its axes, and `index` has its elements one after the other."""
+    """Whether `p` sums over terms of its own, which depend on few of its axes, and `index` keeps its row-major order."""
     return own_ends(p) is not None and _flat(index, p.out) == _flat(reader.axes, reader.out)
 
 

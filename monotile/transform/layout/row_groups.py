@@ -1,10 +1,10 @@
-"""Where rows lie that are put in groups by what they choose (`group_rows.py`): blocks of rows with one choice.
+"""Positions of rows that are grouped by their choice (`group_rows.py`), in blocks of rows with one choice.
 
 chosen[g] = rows that chose g                     first[g]  = blocks of lower choices
 rank[t]  = rows before t that chose as it did
 place[t] = BLOCK * first[choice(t)] + rank[t]; t + BLOCK * first[choice(t)] - (rows of lower choices), where choices ascend with t
 row[p]   = the t with place[t] = p, 0 for none    matrix[b] = choices whose blocks are all before b
-live     = blocks that have rows, at least one; who looks for a row looks in these alone, so that no other is computed (`live/demand.py`)
+live     = blocks that have rows, at least one; look-ups of rows are clamped to these, so that no other block is computed (`live/demand.py`)
 """
 
 import math
@@ -32,13 +32,13 @@ from monotile.transform.layout.parts import apart, joined
 from monotile.transform.names import Names
 
 BLOCKS = (16, 32, 64, 128)  # rows of a block
-MANY = 256  # rows of a choice on average, whose spread hardly matters
-ROOM = 1.5  # rows of a block for each that makes a choice on average: a second block reads the matrix again
+MANY = 256  # rows of a choice on average, above which their spread hardly matters
+ROOM = 1.5  # rows of a block for each that selects a choice on average: a second block reads the matrix again
 
 
 class Choice(NamedTuple):
-    """What rows choose: `chosen`, an index below `choices`, at a point of `axes`, those of the rows. ends: how much of each axis there is, None for
-    all. ascends: whether no row chooses less than the one before."""
+    """The choice of rows: `chosen`, an index below `choices`, at a point of `axes`, those of the rows. ends: the live extent of each
+    axis, None for all. ascends: whether choices never decrease from row to row."""
 
     chosen: Expr
     axes: tuple[Axis, ...]
@@ -61,22 +61,22 @@ class Choice(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for equal choices, whatever the axes' names."""
+        """Equal for equal choices, independent of the axes' names."""
         names: dict[str, Expr] = {
             a.name: Axis(f"row{k}", a.extent) for k, a in enumerate(self.axes)
         }
         return substitute(self.chosen, names), self.shape, self.choices, self.ends
 
     def at(self, row: Expr) -> list[Expr]:
-        """A row's number along each of the axes."""
+        """A row's index along each of the axes."""
         return apart(row, self.shape)
 
     def flat(self, at: Sequence[Expr]) -> Expr:
-        """The row of these numbers."""
+        """The row number of these indices."""
         return joined(at, self.shape)
 
     def of(self, row: Expr) -> Expr:
-        """What it chooses; beyond all choices where there is no such row in the call."""
+        """The row's choice; `choices` where there is no such row in the call."""
         at = self.at(row)
         names = {a.name: i for a, i in zip(self.axes, at, strict=True)}
         found = cast(substitute(self.chosen, names), DType.I64)
@@ -88,7 +88,7 @@ class Choice(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """block: rows of one. row: rows by place; place: places by row; matrix: the choice by block. live: how many blocks have rows."""
+    """block: rows of one. row: rows by position; place: positions by row; matrix: the choice by block. live: how many blocks have rows."""
 
     choice: Choice
     block: int
@@ -102,13 +102,13 @@ class Groups(NamedTuple):
         return self.matrix.shape[0]
 
     def place_of(self, at: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """Block, and place in it, of a row."""
+        """Block, and position in it, of a row."""
         where = Load(self.place, (self.choice.flat(at),))
         block = Binary("min", binary("floordiv", where, idx(self.block)), Binary("sub", Load(self.live, ()), idx(1)))  # fmt: skip
         return block, binary("mod", where, idx(self.block))
 
     def matrix_at(self, block: Expr) -> Expr:
-        """What the block's rows chose: one of the choices, also behind the blocks that have rows, where it is none or was not made."""
+        """The choice of the block's rows: always a valid choice, also after the last block that has rows, where none was computed."""
         last = idx(self.choice.choices - 1)
         return Binary("max", Binary("min", Load(self.matrix, (block,)), last), idx(0))
 
@@ -117,8 +117,8 @@ class Groups(NamedTuple):
 
 
 class _Terms(NamedTuple):
-    """What is added up to find the groups: the terms of each sum. chosen, first, shift, rank, place: tensors of the numbers above; shift[g] is how many
-    places more than rows lower choices have."""
+    """The terms of the sums that give the groups. chosen, first, shift, rank, place: tensors of the numbers above; shift[g] is how many
+    more positions than rows lower choices have."""
 
     choice: Choice
     block: int
@@ -148,24 +148,24 @@ class _Terms(NamedTuple):
         return cast(Binary("and", Binary("lt", u, t), same), DType.I64)
 
     def placed(self, t: Expr, places: int) -> Expr:
-        """The place of row `t`, of so many."""
+        """The position of row `t`, given the number of rows."""
         own = Binary("max", Binary("min", self.choice.of(t), idx(self.choice.choices)), idx(0))
         if self.choice.ascends:
             return add(Load(self.shift, (own,)), t)
         found = add(mul(Load(self.first, (own,)), idx(self.block)), Load(self.rank, (t,)))
-        # rows that are not there lie behind the others, where there may be no place
+        # absent rows come after the others, where there may be no position
         return Binary("min", found, idx(places - 1)) if self.choice.partial else found
 
     def there(self, p: Expr, t: Expr) -> Expr:
         return Select(Binary("eq", Load(self.place, (t,)), p), t, idx(0))
 
     def passed(self, b: Expr, g: Expr) -> Expr:
-        """Whether `b` is behind all blocks of `g`."""
+        """Whether `b` is after all blocks of `g`."""
         return cast(Binary("le", Load(self.first, (add(g, idx(1)),)), b), DType.I64)
 
 
 def put_in_groups(choice: Choice, names: Names, origin: str) -> tuple[Groups, list[Compute]]:
-    """The groups, and what finds out where they are."""
+    """The groups, and the statements that compute the positions."""
     rows, count = choice.rows, choice.choices
 
     def tensor(stem: str, extent: int) -> Tensor:
@@ -197,7 +197,8 @@ def put_in_groups(choice: Choice, names: Names, origin: str) -> tuple[Groups, li
 
 
 def _usual_blocks(rows: int, choices: int, size: int) -> int:
-    """The blocks of rows that choose at random: Poisson's distribution of those of a choice, of whose last block a part is empty."""
+    """The expected number of blocks for rows that choose at random: Poisson's distribution of the rows of a choice, whose last block is
+    partly empty."""
     mean = rows / choices
     if mean > MANY:
         return round(rows / size + choices / 2)

@@ -1,9 +1,9 @@
 """Splits the axis of a product whose readers need several of its elements, so that they can share its tasks.
 
-The rotary embedding of a head of 2 n elements needs elements i and (i + n) % (2 n) for its element i. A task with some neighbouring
-rows of the product has one of them, and the embedding waits for all tasks. With the axis as [heads, 2, n], a task that walks all of the
-axis of 2 and some of n has both, and the embedding is a further step of it. In general: what reads a tensor at distances that
-are multiples of n needs all blocks of n, and some of each; what reads within blocks (pairs of neighbours) needs whole blocks, but not all.
+The rotary embedding of a head of 2 n elements needs elements i and (i + n) % (2 n) for its element i. A task with some neighbouring rows of
+the product has one of them, so the embedding waits for all tasks. With the axis as [heads, 2, n], a task that walks all of the axis of 2
+and some of n has both, and the embedding becomes a further step of it. In general: readers at distances that are multiples of n need all
+blocks of n, and some of each; readers within blocks (pairs of neighbours) need whole blocks, but not all of them.
 
 The order in memory stays the same, and so do tensors that are used as a whole: results, carried values, states.
 """
@@ -37,8 +37,8 @@ from monotile.transform.simplify.simplify import factors_kept, simplify_compute,
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The axis of a statement that is split: its position, and its extent before that. stored: it is a dimension of the tensor, too; not so
-    what a Scatter walks."""
+    """A statement's axis that is split: its position, and its extent before. stored: whether it is a dimension of the tensor too; the
+    axes that a Scatter walks are not."""
 
     position: int
     extent: int
@@ -54,7 +54,7 @@ class Blocks(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...]
 
     def of(self, extent: int) -> tuple[int, ...]:
-        """The parts of an axis that is so long, of which none is 1; () where it has no whole number of blocks."""
+        """The parts of an axis of this extent, none of which is 1; () where it has no whole number of blocks."""
         chain = (extent, *(n for n in self.sizes if n < extent))
         if any(a % b for a, b in itertools.pairwise(chain)):
             return ()
@@ -62,7 +62,8 @@ class Blocks(msgspec.Struct, frozen=True):
 
 
 def split_axes(program: Program, product: Compute) -> Program | None:
-    """`program` with an axis of `product` split, and of all that follows it element by element; None where that brings no readers into its tasks."""
+    """`program` with an axis of `product` split, and of all its element-wise followers; None where that brings no readers into its
+    tasks."""
     whole = frozenset(Uses(program).whole)
     if product.live or product.out.name in whole:
         return None
@@ -80,7 +81,7 @@ def split_axes(program: Program, product: Compute) -> Program | None:
 def _followers(
     every: list[Compute | Scatter], product: Compute, place: Place, whole: frozenset[str]
 ) -> dict[str, Place]:
-    """`product`, and what is made of its elements one by one."""
+    """`product`, and its transitive element-wise readers."""
     found = {product.out.name: place}
     for s in every:
         indices = _indices(s, found)
@@ -95,7 +96,7 @@ def _followers(
 
 
 def _plain(s: Compute | Scatter, places: Places) -> bool:
-    """Whether an element of `s` is made of elements alone, which do not decide where it lies."""
+    """Whether an element of `s` depends on elements alone, which do not determine its index."""
     if isinstance(s, Compute):
         return s.combiner is None and not s.live
     return not any(_is_split(x, places) for i in s.index for x in loads(i))
@@ -107,7 +108,7 @@ def _is_split(x: Load, places: Places) -> bool:
 
 
 def _indices(s: Compute | Scatter, places: Places) -> list[Expr]:
-    """Where `s` reads along axes that are split, each index once."""
+    """The distinct indices at which `s` reads along split axes."""
     read = (x for x in loads_of(s) if _is_split(x, places))
     return list(dict.fromkeys(x.index[places[x.tensor.name].position] for x in read))
 
@@ -122,13 +123,13 @@ def _inner(index: Expr, s: Compute | Scatter) -> Axis | None:
 
 
 def _heads(index: Expr) -> list[tuple[Axis, int]]:
-    """The axes of which each step is several elements, and how many: those of a head."""
+    """The axes whose steps are several elements, and how many: those of a head."""
     terms = affine(index).terms
     return [(a, c) for a, c in terms if isinstance(a, Axis) and a.extent > 1 and c > 1]
 
 
 def _blocks(members: list[Compute | Scatter], product: Compute, places: Places) -> Iterator[Blocks]:
-    """Ways to split all members: where all distances and extents are whole blocks, and by what indices are divided."""
+    """Ways to split all members: block sizes that divide all distances and extents, and the divisors of indices."""
     found = [_indices(s, places) for s in members]
     indices = [i for each in found for i in each]
     total = places[product.out.name].extent
@@ -145,7 +146,7 @@ def _blocks(members: list[Compute | Scatter], product: Compute, places: Places) 
 
 
 def _divisors(indices: list[Expr]) -> set[int]:
-    """Literals by which something in `indices` is divided."""
+    """Literal divisors in `indices`."""
     found = set[int]()
     for e in (e for i in indices for e in walk(i)):
         match e:
@@ -183,7 +184,7 @@ class _Split:
                 yield from ((s, x) for x in loads_of(s) if _is_split(x, self.places))
 
     def _follows(self, s: Compute | Scatter, x: Load, part: int) -> bool:
-        """Whether `s` reads `x` at its own place along the heads and along that part, counted from the last."""
+        """Whether `s` reads `x` at its own index along the heads and along that part, counted from the last."""
         own, others = (
             (self.places[n].position, len(self.parts(n))) for n in (s.out.name, x.tensor.name)
         )
@@ -213,7 +214,7 @@ class _Split:
         return simplify_compute(msgspec.structs.replace(s, out=out, axes=axes, body=body))
 
     def _reading(self, e: Expr) -> Expr:
-        """`e` with the indices of tensors that have other shapes now."""
+        """`e` with the indices of reshaped tensors adapted."""
         if not any(_is_split(x, self.places) for x in loads(e)):
             return e
         return simplify_expr(map_loads(e, self._load))

@@ -1,9 +1,10 @@
-"""Gives what is read in slices side by side an axis of slices.
+"""Splits a dimension that is read in equal adjacent slices into [slices, elements].
 
 The gates of a cell come from one product and are read in equal slices: y[i], y[i + w], y[i + 2 w]. In the shape [slices, w] a task can
-have the same part of every slice, so that the gates' readers share a stage with the product. The queries, keys and values of a layer come from one,
-too, as heads: in the shape [slices, heads, n] the rows that a cache gets do. Where queries have more heads than keys, there is a product for either.
-This is for single rows, whose tasks can share nothing but columns; tasks of several rows share these.
+have the same part of every slice, so that the gates' readers share a stage with the product. The queries, keys and values of a layer
+come from one product too, as heads: in the shape [slices, heads, n] the rows written to a cache share its stage as well. Where queries
+have more heads than keys, there is a product for either. This is for single rows, whose tasks can share nothing but columns; tasks of
+several rows share these.
 """
 
 import itertools
@@ -40,7 +41,7 @@ Shape = tuple[int, ...]  # of a slice: heads, and elements of one; or elements
 
 
 class Slices(msgspec.Struct, frozen=True):
-    """Neighbours of one shape in a row, from element `begin` on: so many slices, and what they become, [..., count, *shape]."""
+    """Adjacent slices of equal shape in a row, from element `begin` on: `count` of them, reshaped to [..., count, *shape]."""
 
     begin: int
     count: int
@@ -56,7 +57,7 @@ class Slices(msgspec.Struct, frozen=True):
         return self.begin + self.count * self.width
 
     def of(self, t: Tensor) -> Tensor:
-        """What they become of the row `t`."""
+        """The reshaped part of the row `t`."""
         return Tensor(self.name, (*t.shape[:-1], self.count, *self.shape), t.dtype)
 
 
@@ -75,8 +76,8 @@ def split_slices(program: Program) -> Program:
 
 
 def _within(program: Program, found: Found) -> bool:
-    """Whether all that is read beside a place is in the same slices, as conditions around it say: others are in another product then. Before anything is
-    simplified, which takes for granted that indices are in range."""
+    """Whether all other reads are within the same slices, given the conditions around them: reads of other slices are in another product
+    then. Runs before simplification, which assumes that indices are in range."""
     try:
         verify(_split(program, found, lambda e: e))
     except VerificationError:
@@ -85,7 +86,7 @@ def _within(program: Program, found: Found) -> bool:
 
 
 def _found(program: Program) -> Found:
-    """The rows that are read so; and what these are made of element by element and nothing else is."""
+    """The rows that are read in slices, and their single-use element-wise operands."""
     whole, names = Uses(program).whole, Names(program)
     read: dict[str, set[Expr]] = defaultdict(set)
     rows: dict[str, Compute] = {}
@@ -112,7 +113,8 @@ def _named(name: str, each: Sequence[Slices], names: Names) -> Sequence[Slices]:
 
 
 def _slices(places: Iterable[Expr], size: int) -> Sequence[Slices] | None:
-    """The slices at whose `places` a row of `size` elements is read, or beside them in a head; None if these are not all of it, or it is one."""
+    """The slices at whose `places` a row of `size` elements is read, or next to them in a head; None if they do not cover the row, or
+    there is only one."""
     read = _read(places)
     if len({run[1:] for _, run in read}) != 1:
         return None
@@ -129,7 +131,7 @@ def _slices(places: Iterable[Expr], size: int) -> Sequence[Slices] | None:
 
 
 def _read(places: Iterable[Expr]) -> set[tuple[int, Shape]]:
-    """Where each place begins, and the shape that it walks, be it that of one head; nothing where one walks no such shape."""
+    """The beginning of each read, and the shape that it walks, possibly of one head; nothing where a read walks no such shape."""
     found = {(a.constant, _run(a)) for a in map(affine, places)}
     heads = {run[1:] for _, run in found if run is not None and len(run) > 1}
     read = {(start, (1, *run) if {run} == heads else run) for start, run in found if run}
@@ -137,15 +139,15 @@ def _read(places: Iterable[Expr]) -> set[tuple[int, Shape]]:
 
 
 def _joined(slices: Iterable[tuple[int, Shape]]) -> Iterator[Slices]:
-    """Neighbours of one shape together."""
+    """Merges adjacent slices of equal shape."""
     for shape, each in itertools.groupby(slices, key=lambda s: s[1]):
         first, *more = (start for start, _ in each)
         yield Slices(first, 1 + len(more), shape)
 
 
 def _run(place: Affine) -> Shape | None:
-    """How many heads axes walk, one after the other, and of how many elements, among which the rest of the place is; or what one axis walks. None if
-    they do not."""
+    """How many heads axes walk, one after the other, and their elements, within which the rest of the index falls; or the extent that
+    one axis walks. None if they do not."""
     terms = sorted(place.terms, key=lambda term: -term[1])
     if len(terms) == 1:
         ((atom, step),) = terms
@@ -159,7 +161,7 @@ def _run(place: Affine) -> Shape | None:
 
 
 def _heads(terms: Sequence[tuple[Expr, int]]) -> Shape | None:
-    """The extents of axes that walk neighbours of the last one's step."""
+    """The extents of axes whose steps are multiples of the last one's extent."""
     extents: list[int] = []
     for atom, step in reversed(terms):
         if not isinstance(atom, Axis) or step != terms[-1][1] * math.prod(extents):
@@ -169,7 +171,7 @@ def _heads(terms: Sequence[tuple[Expr, int]]) -> Shape | None:
 
 
 def _split(program: Program, found: Found, simplified: Simplified) -> Program:
-    """`program` with a statement for all slices of one shape of each row."""
+    """`program` with one statement for all slices of one shape of each row."""
 
     def go(body: Body) -> Body:
         return tuple(new for s in body for new in _statements(map_bodies(s, go), found, simplified))  # fmt: skip
@@ -193,7 +195,7 @@ def _statements(s: Statement, found: Found, simplified: Simplified) -> Iterator[
 
 
 def _reading(s: Statement, found: Found, simplified: Simplified) -> Statement:
-    """`s` with what it reads of rows where that is then."""
+    """`s` with loads of split rows adapted."""
 
     def reading(e: Expr) -> Expr:
         if not any(x.tensor.name in found for x in loads(e)):
@@ -213,6 +215,6 @@ def _load(x: Load, found: Found) -> Load:
 
 
 def _slices_at(place: Affine, slices: Sequence[Slices]) -> Slices:
-    """Those that a place is in, or beside whose place in a head it is."""
+    """The slices that contain an index, or that have it next to their index in a head."""
     head = math.prod(slices[0].shape[1:])
     return next(s for s in slices if place.constant < s.end - s.width + head)

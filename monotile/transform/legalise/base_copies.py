@@ -1,10 +1,10 @@
-"""Copy insertion for Scatters: each gets a base of its own, which it updates in place.
+"""Copy insertion for Scatters: each gets a separate base, which it updates in place.
 
-Afterwards the base of every Scatter, and what a loop begins with that it updates in place (`analysis.in_place`), is defined by a Compute,
-a Scatter or such a loop of the same list of statements, and has no other use, not even in that Scatter's own expressions. The scheduler places
-both in the same bytes and may order statements by their reads and writes alone. A base that is an input, a weight, a carried value, used again,
-or made outside the loop that updates it is replaced by a copy. The base may also be an old value that is updated in place, a state's or what the
-loop around carries: its other readers come first (`analysis.states`).
+Afterwards the base of every Scatter, and the initial value of a loop carry that is updated in place (`analysis.in_place`), is defined by
+a Compute, a Scatter or such a loop of the same list of statements, and has no other use, not even in that Scatter's own expressions. The
+scheduler places both in the same bytes and may order statements by their reads and writes alone. A base that is an input, a weight, a
+carried value, used again, or computed outside the loop that updates it is replaced by a copy. The base may also be an old value that is
+updated in place, a state's or one that the enclosing loop carries: its other readers come first (`analysis.states`).
 """
 
 from collections import Counter
@@ -43,12 +43,12 @@ def _body(
     taken: Names,
     updated: Mapping[str, str],
 ) -> Body:
-    """updated: by the names of what first updates an old value in place, a state's or what the loop around carries: the name of that."""
+    """updated: maps the first update in place of an old value, a state's or one that the enclosing loop carries, to that value's name."""
     out: list[Statement] = []
     here: dict[str, Statement] = {}
 
     def own(base: Tensor, result: Tensor, origin: str) -> Tensor:
-        """`base`, or a copy of it where it may not be written over."""
+        """`base`, or a copy of it where it may not be overwritten."""
         owned = base.name in here and counts[base.name] == 1
         if owned or updated.get(result.name) == base.name:
             return base
@@ -56,7 +56,7 @@ def _body(
         made = here.get(base.name)
         if isinstance(made, Compute) and not used(
             made
-        ):  # a constant is made anew; who comes last may have it
+        ):  # a constant is computed again; the last reader may overwrite it
             out.append(msgspec.structs.replace(made, out=copy))
             counts[base.name] -= 1
         else:

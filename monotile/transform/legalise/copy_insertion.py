@@ -1,10 +1,10 @@
-"""Copy insertion: gives every result a buffer of its own, as the scheduler and the emitters require.
+"""Copy insertion: gives every result a separate buffer, as the scheduler and the emitters require.
 
-Afterwards each `Carry.result` and `Stack.value` is defined by a statement of its loop's own body, each result
-of a Branch by one of that side, and each output of the Program by a statement. A tensor is the result of at most one
-carry and appears among the outputs once; a tensor defined by a Loop or Branch is at most one of these results, and one
-of a Loop that may end early is none, as which of its buffers it lies in is known in the call only. No carry
-starts from a weight in several parts, which has no single address, and none of a Loop that may end early from a state's old value. Where that does not hold, a copy is inserted.
+Afterwards each `Carry.result` and `Stack.value` is defined by a statement of its loop's own body, each result of a Branch by one of that
+side, and each output of the Program by a statement. A tensor is the result of at most one carry and appears among the outputs once. A
+tensor defined by a Loop or Branch is at most one of these results; one of a Loop that may end early is none, since its buffer is known
+only during the call. No carry starts from a weight in several parts, which has no single address, and none of a Loop that may end early
+from a state's old value. Where that does not hold, a copy is inserted.
 """
 
 import msgspec
@@ -47,8 +47,9 @@ def insert_copies(program: Program) -> Program:
 
 
 def _begun(program: Program, taken: Names) -> Body:
-    """The body with copies of what no loop may begin with: weights in several parts. A loop that may end early may not with the old value of
-    a state either, which would be its result if there is no iteration, and be read when the state has its new value."""
+    """The body with copies of initial values that no loop may have: weights in several parts. A loop that may end early may not start
+    from the old value of a state either, which would be its result if there is no iteration, and be read after the state has its new
+    value."""
     parted = {w.tensor.name: w.tensor for w in program.weights if len(w.parts) > 1}
     old = {t.name: t for u in updates(program) for t in u.old}
     copies = _Copies((), taken)
@@ -77,7 +78,7 @@ def _begun(program: Program, taken: Names) -> Body:
 
 
 def _placeable(s: Statement) -> tuple[Tensor, ...]:
-    """What `s` defines and can be made to lie anywhere."""
+    """The tensors that `s` defines and that can be placed anywhere."""
     if isinstance(s, Loop) and s.ends_early:
         return tuple(x.out for x in (*carried_in_place(s), *s.stacked))
     return defined(s)
@@ -103,7 +104,7 @@ class _Copies:
         return out
 
     def local(self, t: Tensor) -> Tensor:
-        """As `own`, but the result of a Compute or Scatter may be given out twice: it is then written twice."""
+        """As `own`, but the result of a Compute or Scatter may be used twice: it is then written twice."""
         return t if t.name in self.computed else self.own(t)
 
 

@@ -1,7 +1,7 @@
-"""Stacks of loops that may end early: what iterations that did not run would have left is zero, wherever it is read.
+"""Stacks of loops that may end early: rows of iterations that did not run are read as zeros.
 
-Such a loop counts its iterations in a carry. What follows reads a mask of the stack, zeros from that count on, which is then inlined
-into its readers like any other pointwise Compute.
+Such a loop counts its iterations in a carry. Readers of a stack read a masked copy, with zeros from that count on, which is then inlined
+into them like any other pointwise Compute.
 """
 
 import msgspec

@@ -1,8 +1,9 @@
-"""Products of 8-bit integers, and of 8-bit floats, as hardware takes them. They are exact.
+"""Rewrites products of 8-bit integers and 8-bit floats into forms that the hardware supports, exactly.
 
-Tensor cores, and VNNI on a CPU, multiply 8-bit integers that lie along k, signed or not, and sum in int32; newer tensor cores multiply float8_e4m3fn too. All others become products of wider floats.
-A product of two 8-bit integers is at most 2^16, and a float32 sum of integers is exact up to 2^24, whatever its order. So a sum is cut in parts of
-so many terms, each is converted, and the parts are added as integers:
+Tensor cores, and VNNI on a CPU, multiply 8-bit integers that are contiguous along k, signed or not, and sum in int32; newer tensor cores
+multiply float8_e4m3fn too. All others become products of wider floats. A product of two 8-bit integers is at most 2^16, and a float32 sum
+of integers is exact up to 2^24, whatever its order. So a sum is split into parts of so many terms, each is converted, and the parts are
+added as integers:
 
     sum over k of i32(a[m, k]) * i32(b[n, k])  =  sum over p of i32(sum over the k of part p of f32(f16(a[m, k])) * f32(f16(b[n, k])))
 """
@@ -22,10 +23,10 @@ from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
 
-EXACT = 1 << 24  # up to which float32 has all integers
+EXACT = 1 << 24  # up to which float32 represents all integers
 LARGEST = {DType.I8: 128, DType.U8: 255}
 WORD = 4  # neighbours that are copied at once at least
-LEAST_SIDE = 9  # rows and columns: fewer are read once by integer sums, which wait for memory
+LEAST_SIDE = 9  # rows and columns: products with fewer are bound by memory, and integer sums read their operands once
 LEAST_PART = 64  # terms of a part
 MOST_PARTS = 8  # that are added up element by element
 
@@ -45,7 +46,7 @@ def narrow_products(program: Program, target: Target) -> Program:
 
 
 def _rewritten(c: Compute, names: Names, target: Target) -> list[Statement]:
-    """`c`, or sums and what makes its results of these."""
+    """`c`, or the sums that replace it and the statement that computes its result from them."""
     found = contraction(c)
     if found is None:
         return [c]
@@ -63,7 +64,7 @@ def _rewritten(c: Compute, names: Names, target: Target) -> list[Statement]:
 
 
 def _of_floats(c: Compute, factors: tuple[Expr, Expr], target: Target, *, few: bool) -> Compute:
-    """`c` with factors of 8 bits, where tensor cores take them, else of 16. few: rows or columns."""
+    """`c` with 8-bit factors, where tensor cores take them, else 16-bit ones. few: rows or columns."""
     direct = "mma.float8" in target.instructions and not few and len(c.reduce) == 1
     if not direct or not all(_along(x, c.reduce[0], target) for x in factors):
         factors = (cast(factors[0], DType.BF16), cast(factors[1], DType.BF16))
@@ -72,7 +73,7 @@ def _of_floats(c: Compute, factors: tuple[Expr, Expr], target: Target, *, few: b
 
 
 def _float8_factors(c: Compute) -> tuple[Expr, Expr] | None:
-    """Two values of float8_e4m3fn of which `c` is a sum of products."""
+    """Two values of float8_e4m3fn if `c` is a sum of their products."""
     if c.combiner != "sum" or not isinstance(c.body, Binary) or c.body.op != "mul":
         return None
     left, right = _float8(c.body.a), _float8(c.body.b)
@@ -80,7 +81,7 @@ def _float8_factors(c: Compute) -> tuple[Expr, Expr] | None:
 
 
 def _float8(e: Expr) -> Expr | None:
-    """What `e` is in 8 bits, if it is only widened."""
+    """The 8-bit value of which `e` is only a widening."""
     while isinstance(e, Cast) and e.dtype in (DType.F16, DType.BF16, DType.F32):
         e = e.x
         if e.dtype is DType.F8E4M3:
@@ -89,9 +90,9 @@ def _float8(e: Expr) -> Expr | None:
 
 
 def _along(factor: Expr, k: Axis, target: Target) -> bool:
-    """Whether words of `factor` lie along k, or it is computed. Register tiles read bytes where they are."""
+    """Whether words of `factor` are contiguous along k, or it is computed. Register tiles read bytes in place."""
     if target.has.register_tiles:
-        packs = by_words(factor.dtype, target.instructions)  # whatever lies otherwise
+        packs = by_words(factor.dtype, target.instructions)  # in any order
         return bool(packs) or (isinstance(factor, Load) and offset(factor).coefficient(k) == 1)
     found = masked(factor)
     return found is None or contiguous_run(offset(found.load), k, WORD) == WORD
@@ -110,7 +111,7 @@ def _in_words(c: Compute, factors: tuple[Expr, Expr], names: Names) -> list[Stat
 
 
 def _in_floats(c: Compute, factors: tuple[Expr, Expr], names: Names) -> list[Statement]:
-    """The sums of the parts of `c` and what adds these up."""
+    """The sums of the parts of `c` and the statement that adds them up."""
     (k,) = c.reduce
     most = EXACT // math.prod(LARGEST[x.dtype] for x in factors)
     parts = next(p for p in range(1, k.extent + 1) if k.extent % p == 0 and k.extent // p <= most)
@@ -128,7 +129,7 @@ def _in_floats(c: Compute, factors: tuple[Expr, Expr], names: Names) -> list[Sta
 
 
 def _factors(c: Compute) -> tuple[Expr, Expr] | None:
-    """Two 8-bit integers of which `c` is a sum of products, in integers."""
+    """Two 8-bit integers if `c` is a sum of their products, in integers."""
     match c.body:
         case Binary("mul", Cast(a), Cast(b)) if c.combiner == "sum" and c.body.dtype in (
             DType.I32,
@@ -140,7 +141,7 @@ def _factors(c: Compute) -> tuple[Expr, Expr] | None:
 
 
 def _added(c: Compute, total: Tensor, parts: int) -> Compute:
-    """The parts together, in the integers of `c`."""
+    """The parts added up, in the integer type of `c`."""
     wide = c.body.dtype
 
     def value(*part: Expr) -> Expr:
@@ -156,7 +157,7 @@ def _added(c: Compute, total: Tensor, parts: int) -> Compute:
 
 
 def _renamed(c: Compute) -> Compute:
-    """With axes named as those of all statements are."""
+    """With canonical axis names."""
     axes = tuple(Axis(f"i{p}", a.extent) for p, a in enumerate(c.axes))
     at: dict[str, Expr] = {old.name: new for old, new in zip(c.axes, axes, strict=True)}
     return msgspec.structs.replace(c, axes=axes, body=substitute(c.body, at))

@@ -1,9 +1,9 @@
-"""Factors of TF32, rounded where they are made instead of where they are read (CUDA).
+"""Rounds factors of TF32 products in the statement that computes them, not in their readers (CUDA).
 
-Tensor cores cut off what a float32 has beyond TF32. A product that may be of TF32 rounds its factors first, each as often as a task reads
-it, and warpgroups, which multiply operands as they lie in on-chip memory, rewrite them there. What only such products read is rounded
-once, by the statement that makes it: an activation before it is stored, a weight when it is copied into another order. So is what passes through a
-pooling of maxima first, and what a loop carries, where that is true of all that it begins with and hands on.
+Tensor cores truncate the float32 bits beyond TF32. A product in TF32 rounds its factors first, each as often as a task reads it;
+warpgroups, which multiply operands directly from on-chip memory, rewrite them there. A tensor that only such products read is rounded
+once, by the statement that computes it: an activation before it is stored, a weight when it is copied into another order. The same holds
+through a max pooling, and for a loop carry if it holds for its initial value and its result.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ MONOTONE = (None, "max", "min")  # combiners whose result is rounded if its term
 
 
 def round_factors(program: Program, target: Target) -> Program:
-    """`program` with what only products of TF32 read rounded to it."""
+    """`program` with tensors that only products of TF32 read rounded to it."""
     if "mma.sync" not in target.instructions:
         return program
     rounded = _rounded(program)
@@ -48,13 +48,13 @@ def round_factors(program: Program, target: Target) -> Program:
 
 
 def _rounds(c: Compute) -> bool:
-    """Whether `c` can round what it makes."""
+    """Whether `c` can round its result."""
     return c.combiner in MONOTONE and c.out.dtype is c.body.dtype is DType.F32
 
 
 def _rounded(program: Program) -> set[str]:
-    """Tensors of which all that is read are factors of products that may be of TF32, or pass into tensors of which that is true, and which
-    their statements can round: families, as a loop's carried values make them."""
+    """Tensors that are read only as factors of products in TF32, or pass unchanged into tensors of which that is true, and that their
+    statements can round: in families, as a loop's carried values form them."""
     every = [*statements(program.body)]
     reads = _reads(every)
     whole, _ = references(program.body)
@@ -78,12 +78,12 @@ def _rounded(program: Program) -> set[str]:
         left = kept
 
 
-FACTOR, OTHER = "a factor", "another use"  # what is no name of a tensor
+FACTOR, OTHER = "a factor", "another use"  # cannot be names of tensors
 
 
 def _reads(every: Sequence[Statement]) -> dict[str, set[str]]:
-    """What becomes of each tensor where it is loaded: a factor of a product that may be of TF32; what is made of it by no more than choices and
-    comparisons, before which it may be rounded as well as after them, by name; another use."""
+    """The uses of each tensor where it is loaded: a factor of a product in TF32; by name, a tensor computed by selections and
+    comparisons alone, before which it may be rounded as well as after; another use."""
     found: dict[str, set[str]] = defaultdict(set)
     for s in every:
         if not isinstance(s, Compute | Scatter):
@@ -100,7 +100,7 @@ def _reads(every: Sequence[Statement]) -> dict[str, set[str]]:
 
 
 def _passes(e: Expr, x: Load) -> bool:
-    """Whether `e` is `x` or another value, whatever these are, and nothing else looks at `x`."""
+    """Whether `e` is `x` or another value, whatever these are, and does not otherwise depend on `x`."""
     match e:
         case Load():
             return e == x or x not in loads(e)
@@ -113,7 +113,7 @@ def _passes(e: Expr, x: Load) -> bool:
 
 
 def _families(every: Sequence[Statement]) -> tuple[Counter[str], list[set[str]]]:
-    """How often loops begin with each tensor, or carry it on; and the sets of those whose values become one another."""
+    """How often loops begin with each tensor or carry it on, and the families: sets of tensors that pass their value to one another."""
     carried, families = Counter[str](), list[set[str]]()
     for s in every:
         for c in s.carried if isinstance(s, Loop) else ():

@@ -22,7 +22,7 @@ def stack_results(program: Program) -> tuple[Program, tuple[OutputLeaf, ...]]:
     made = {s.out.name: s for s in program.body if isinstance(s, Compute)}
     states = program.outputs[len(program.results) :]
     # Tensors already returned: a result may not share memory with another, nor may its rows.
-    # What a loop that may end early carries has no buffer that is known before.
+    # The carries of a loop that may end early have no buffer known in advance.
     carried = (
         c.out for s in program.body if isinstance(s, Loop) and s.ends_early for c in s.carried
     )
@@ -68,7 +68,7 @@ def _overlaps(row: Row, taken: list[Row]) -> bool:
 
 
 def _row(s: Compute) -> Row | None:
-    """The tensor of which `s` is a copy of a row, and which, if it is one that is known."""
+    """The tensor of which `s` copies a row, and the row, if it is known."""
     found = copied_row(s)
     if found is None:
         return None

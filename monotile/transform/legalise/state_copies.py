@@ -1,8 +1,8 @@
-"""Copy insertion for states: each gets a writer, the only statement that overwrites its memory.
+"""Copy insertion for states: each gets a single statement that overwrites its memory.
 
-Afterwards the new value of every state is made by Scatters that update the old one in place, or by a copy at the end, after
-all readers of the old value. The scheduler fuses such a copy with the statement that it copies unless that would
-overtake another reader of the old value. What a loop carries in place is read before it is written over, too.
+Afterwards the new value of every state is computed by Scatters that update the old one in place, or by a copy at the end, after all
+readers of the old value. The scheduler fuses such a copy with the statement that it copies unless another reader of the old value would
+then come too late. A value that a loop carries in place is read before it is overwritten, too.
 """
 
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Bounds of the call: Computes that leave out what is dead."""
+"""Bounds from the call's sizes: Computes that skip dead elements."""

@@ -1,9 +1,9 @@
-"""Bounds of the call, derived: what a mask makes constant is not computed, and not read.
+"""Derives bounds for Computes from masks: elements that a mask makes constant are neither computed nor read.
 
-`where(key <= position, x, -inf)` is dead from position + 1 on. Forward, that makes `exp` of it 0 there, and what a sum adds of
-that; so the sum is bounded. Backward, what is read by bounded Computes alone is bounded as they are: the products of queries and keys.
-The mask itself stays, so a bound need not be exact: of one that depends on rows or sequences, the widest of all is taken. Where whoever computes
-them can walk parts of their own (`Apart`), the widest of a run of rows, or each row's.
+`where(key <= position, x, -inf)` is dead from position + 1 on. Forward, `exp` of it is 0 there, and adds nothing to a sum, so the sum is
+bounded. Backward, a tensor that only bounded Computes read is bounded as they are: the products of queries and keys. The mask itself
+stays, so a bound need not be exact: of bounds that depend on rows or sequences, the widest is taken. Where a family can give each task
+its own walk (`Apart`), the bound is the widest of a run of rows, or each row's own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,7 @@ MOST = 1 << 20  # points of the rows whose bounds are compared
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """Beyond `ends` along an axis all elements, or terms, have the same value. at: as of `Live`."""
+    """Beyond `ends` along an axis all elements, or terms, have the same value. at: as in `Live`."""
 
     ends: Ends
     value: Value
@@ -81,8 +81,9 @@ def bound_live(
     apart: Apart = lambda _c, _at, _wide: False,
     run: int = 0,
 ) -> Program:
-    """`program` with Computes bounded by values of the call. may: whether one may leave out terms. apart: whether one may leave out others for
-    each point of some of its axes; wide: its body holds for more terms, so that it may take in some of those. run: rows whose ends may be combined."""
+    """`program` with Computes bounded by values of the call. may: whether a Compute may skip terms. apart: whether it may skip different
+    terms at each point of some of its axes; wide: its body is valid for more terms, so that it may include some of those. run: rows
+    whose ends may be combined."""
     finder = _Finder(program, may, apart, run)
     for s in statements(program.body):
         if isinstance(s, Compute):
@@ -113,8 +114,9 @@ def bound_live(
 
 
 class _Finder:
-    """terms: bounds of what is combined, by the name of the Compute. clamps: indices that a bound holds back, and as one that knows. live: all bounds that follow from these. scalars: those that there may be. wide: ends of whole runs, which need not be exact, with a size
-    that they lie within."""
+    """terms: bounds of reductions, by the name of the Compute. clamps: indices clamped to a bound, and the same without a run-time
+    check. live: all derived bounds. scalars: those that may be computed. wide: ends of whole runs, which need not be exact, with a
+    size that bounds them."""
 
     def __init__(self, program: Program, may: May, apart: Apart, run: int) -> None:
         self.program, self.may, self.apart, self.run = program, may, apart, run
@@ -128,7 +130,7 @@ class _Finder:
         self._dead: dict[str, dict[int, list[tuple[Part, Value]]]] = {}  # by tensor and dimension
 
     def forward(self, c: Compute) -> None:
-        """What is dead of `c`, and which of its terms."""
+        """The dead elements of `c`, and its live terms."""
         if 0 in c.out.shape:
             return
         for p, axis in enumerate((*c.axes, *c.reduce)):
@@ -162,7 +164,7 @@ class _Finder:
         return Live(axis, *d.ends, d.at, self.wide.get(d.ends))
 
     def held(self, s: Scatter) -> None:
-        """Indices of what `s` reads that are held within the points that are written. Where there are none, nothing is read."""
+        """Indices of `s` that are clamped to the points that are written. Where there are none, nothing is read."""
         for x in loads_of(s):
             for i, extent in zip(x.index, x.tensor.shape, strict=True):
                 match i:
@@ -187,7 +189,7 @@ class _Finder:
         return msgspec.structs.replace(s, index=tuple(map(go, s.index)), value=go(s.value))
 
     def _inherited(self, c: Compute, axis: Axis) -> list[Dead]:
-        """Where what `c` loads is dead along `axis`."""
+        """Where the operands of `c` are dead along `axis`."""
         values: dict[tuple[Ends, Rows], dict[Load, Value]] = {}
         for x in loads_of(c):
             for p, found in self._dead.get(x.tensor.name, {}).items():
@@ -253,8 +255,8 @@ class _Finder:
     def _ends(
         self, c: Compute, axis: Axis, found: list[Side], *, guarded: bool
     ) -> Iterator[tuple[Ends, Rows]]:
-        """Scalars for the sides: the widest bounds that any row of `c` has. And those of each row, where they depend on some. guarded: all is
-        live where some row has nothing live."""
+        """Scalars for the ends: the widest bounds of any row of `c`; and those of each row, where they depend on some. guarded:
+        everything is live if some row has no live element."""
         if len(found) == 1 and (size := self._size(found[0], axis)) is not None:
             yield (None, size), ()
             return
@@ -287,7 +289,7 @@ class _Finder:
             yield ends, at
 
     def within(self, c: Compute, live: Sequence[Live]) -> Expr:
-        """The body of `c` without what is true wherever it is live: comparisons that give a row's own end."""
+        """The body of `c` without conditions that hold wherever it is live: comparisons that give a row's own end."""
         true: set[Expr] = set()
         for x in (x for x in live if x.at and x.ends not in self.wide):
             for side in sides(c.body, x.axis):
@@ -301,7 +303,7 @@ class _Finder:
         return tuple(At(a) for a in (*c.axes, *c.reduce) if a in named)
 
     def _size(self, side: Side, axis: Axis) -> Tensor | None:
-        """The size of the call that the side is, where it cannot be beyond the axis."""
+        """The size of the call that the end equals, where it cannot be beyond the axis."""
         match side.at.terms:
             case ((Load(SizeTensor() as t, ()), 1),) if side.end and side.by == 1:
                 fits = side.at.constant == 0 and t.least >= 1 and t.most <= axis.extent
@@ -310,12 +312,12 @@ class _Finder:
                 return None
 
     def backward(self) -> None:
-        """Bounds of what only bounded Computes read."""
+        """Bounds of tensors that only bounded Computes read."""
         found = demands(self.program, self.terms, self._seen, self.scalars.made)
         self.live, self.mixed = found.live, found.mixed
 
     def half(self) -> set[str]:
-        """Computes that read a part of what others read whole: it is all there, and families hold whole rows of it."""
+        """Computes that read a part of a tensor that others read whole: all of it exists, and families hold whole rows of it."""
         found: set[str] = set()
         for s in statements(self.program.body):
             if isinstance(s, Compute) and s.out.name in self.terms:
@@ -328,7 +330,7 @@ class _Finder:
         return found
 
     def _seen(self, ends: Ends, name: str) -> bool:
-        """Whether the scalars are there where the Compute `name` is made."""
+        """Whether the scalars are available where the Compute `name` runs."""
         made = {c.out: p for c, p in self.scalars.made.items()}
         places = self.scalars.places
         since = [made.get(t) or places.since.get(t.name, START) for t in ends if t is not None]
@@ -336,7 +338,7 @@ class _Finder:
 
 
 def _held(program: Program) -> bool:
-    """Whether a part of some tensor is read, whatever its reader is bounded by."""
+    """Whether a part of some tensor is read regardless of its reader's bounds."""
     return any(
         held_before(i) is not None
         for s in statements(program.body)
@@ -347,7 +349,7 @@ def _held(program: Program) -> bool:
 
 
 def _any_ends(found: list[Side], extent: int, *, guarded: bool) -> tuple[Expr | None, Expr | None]:
-    """Both, with one point at least. guarded: with all, where there is none."""
+    """The widest ends, with one point at least. guarded: everything, where a row has none."""
     first, last = _row_ends(found, extent, 0 if guarded else 1)
     if guarded:
         some = Binary("lt", first or idx(0), last or idx(extent))
@@ -359,7 +361,7 @@ def _any_ends(found: list[Side], extent: int, *, guarded: bool) -> tuple[Expr | 
 
 
 def _some_ends(found: list[Side], extent: int) -> tuple[Expr, Expr]:
-    """Both, where a row without any leaves those of a run as they are, or the first point if no row has any."""
+    """The widest ends of a run: a row without live points does not count; if no row has any, the first point."""
     first, last = _row_ends(found, extent, 0)
     assert first is not None
     assert last is not None

@@ -1,7 +1,7 @@
-"""What is read of each tensor: backward from the results, so that what only bounded Computes read is bounded as they are.
+"""Backward analysis from the results: which part of each tensor is read. A tensor that only bounded Computes read is bounded as they are.
 
-A carried value is as undefined as what it begins with, and what the body gives. So one bound is assumed for all four tensors of a carry,
-that of its reader behind the loop, and given up where the body reads more.
+A carried value is undefined where its initial value or the body's result is. So one bound is assumed for all four tensors of a carry,
+that of its reader after the loop, and dropped if the body reads more.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,11 +27,11 @@ from monotile.ir.program import (
 from monotile.transform.rewrite import Body
 
 Read = tuple[Part | None, ...]  # along each dimension; None for all
-Seen = Callable[[Ends, str], bool]  # whether scalars are there where a tensor is made
+Seen = Callable[[Ends, str], bool]  # whether scalars are available where a tensor is computed
 
 
 class Demands(msgspec.Struct, frozen=True):
-    """live: bounds by the name of the Compute, of its terms too. mixed: dimensions of which readers read different parts."""
+    """live: bounds by the name of the Compute, also of its terms. mixed: dimensions of which readers read different parts."""
 
     live: dict[str, list[Live]]
     mixed: set[tuple[str, int]]
@@ -43,7 +43,7 @@ def demands(
     seen: Seen,
     besides: Iterable[Compute] = (),
 ) -> Demands:
-    """terms: the bounds that are given. besides: what is computed too, all of it."""
+    """terms: the given bounds. besides: Computes that also run, in full."""
     finder = _Finder(terms, seen)
     for c in besides:
         finder.statement(c)
@@ -56,8 +56,8 @@ def demands(
 
 
 class _Finder:
-    """reads: what each reader reads of a tensor, by name. whole: tensors that are used other than by a Load, and not in part. indices: those that
-    have to be in range wherever they are read."""
+    """reads: what each reader reads of a tensor, by name. whole: tensors that are used other than by a Load, and not in part. indices:
+    tensors of indices that have to be in range wherever they are read."""
 
     def __init__(self, terms: Mapping[str, list[Live]], seen: Seen) -> None:
         self.terms, self.seen = terms, seen
@@ -76,7 +76,7 @@ class _Finder:
         self.reads.setdefault(t.name, []).append(part or (None,) * len(t.shape))
 
     def along(self, t: Tensor) -> Read:
-        """What all readers together read of `t`."""
+        """The union of the reads of `t`."""
         found = self.reads.get(t.name, [])
         out: list[Part | None] = []
         for p in range(len(t.shape)):
@@ -129,7 +129,7 @@ class _Finder:
             own = next((x for x in live if x.axis == index), None)
             if own is None:
                 return held_before(index)
-            if own.axis.extent > read.tensor.shape[at]:  # and so may its end be
+            if own.axis.extent > read.tensor.shape[at]:  # and its end may exceed it too
                 return tested(s.body, read, at) if isinstance(s, Compute) else None
             return own.part(read.index)
 
@@ -167,7 +167,7 @@ class _Finder:
 
 
 def _indices(x: Load) -> Iterator[str]:
-    """The tensors that say where `x` reads, but for those of which any value would do."""
+    """The tensors that give the indices of `x`, except where any value would do."""
     for i, extent in zip(x.index, x.tensor.shape, strict=True):
         reach = interval(i) if (named := loads(i)) else None
         if reach is None or not reach.inside(0, extent - 1):

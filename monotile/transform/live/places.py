@@ -1,4 +1,4 @@
-"""Where in a Program a scalar can be computed: as far out, and as early, as what it is made of is there."""
+"""Where in a Program a scalar can be computed: in the outermost loop and at the earliest statement where its operands are available."""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,13 +18,13 @@ from monotile.transform.rewrite import Body
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """In the body at the end of `path`, behind statement `order` (those of all bodies are numbered in order) and all that is in it."""
+    """In the body at the end of `path`, after statement `order` (numbered in order across all bodies) and its bodies."""
 
     path: tuple[int, ...]
     order: int
 
     def before(self, other: "Place") -> bool:
-        """Whether what is computed here is seen by the statement that stands at `other`."""
+        """Whether a value computed here is visible to the statement at `other`."""
         return other.path[: len(self.path)] == self.path and self.order < other.order
 
 
@@ -32,7 +32,8 @@ START = Place((0,), 0)
 
 
 class Places:
-    """Of a Program: `at`: each statement, by the names that it defines. since: from where on each tensor is there. loops: by axis."""
+    """Places of a Program. `at`: each statement, by the names that it defines. since: the place from which each tensor is available.
+    loops: by axis."""
 
     def __init__(self, program: Program) -> None:
         self.at: dict[str, Place] = {}
@@ -66,7 +67,7 @@ class Places:
         return (*path, self._bodies)
 
     def earliest(self, bodies: Iterable[Expr]) -> Place:
-        """Where all that these expressions load is there, and the loops whose axes they name run."""
+        """The earliest place where all operands of these expressions are available, within the loops whose axes they name."""
         found = [START]
         for e in bodies:
             found += [self.since[x.tensor.name] for x in loads(e)]

@@ -1,4 +1,4 @@
-"""The tensors that bounds are read from: what is made of ends that depend on some rows."""
+"""Scalars and tensors of bounds: the smallest or largest of ends that depend on some rows."""
 
 from collections.abc import Iterable, Sequence
 from math import gcd
@@ -15,7 +15,7 @@ Rows = tuple[At, ...]
 
 
 class Scalars:
-    """What may be computed in a Program to bound others. made: with their places; what is computed alike is there once."""
+    """Statements that compute bounds in a Program. made: with their places; equal statements are merged."""
 
     def __init__(self, program: Program) -> None:
         self.places, self._names = Places(program), Names(program)
@@ -31,8 +31,8 @@ class Scalars:
         *,
         ordered: bool = False,
     ) -> Ends:
-        """The earliest `first` and the latest `last` for each point of `at`: of all points of `rows` that are in its run; of an axis that is not
-        in `at`, of all. ordered: the former is made to come before the latter."""
+        """The earliest `first` and the latest `last` for each point of `at`: of all points of `rows` that are in its run; of an axis
+        that is not in `at`, of all. ordered: `first` is clamped so that it is not after `last`."""
         stem = "run" if at else "live"
         end = None if last is None else self.end(f"{stem}_end", last, rows, at, "max")
         if first is None:
@@ -56,7 +56,8 @@ class Scalars:
         combiner: str = "",
         before: Tensor | None = None,
     ) -> Tensor:
-        """`e`, which depends on `rows`, for each point of `at`: combined over all others, "" where these are alike. before: what it is less than."""
+        """`e`, which depends on `rows`, for each point of `at`: combined over all others, "" where these are equal. before: its upper
+        limit."""
         axes, reduce, point = _grid(rows, at, one=not combiner)
         body = substitute(e, point)
         body = body if combiner else simplify_expr(body)
@@ -73,7 +74,7 @@ class Scalars:
         return self._known[key]
 
     def insert(self, program: Program, taken: Iterable[Tensor]) -> Program:
-        """`program` with those of them that are taken, and what these are made of."""
+        """`program` with the used ones of them, and their operands."""
         wanted, new = set(taken), dict[Place, list[Compute]]()
         for made in reversed(self.made):
             if made.out in wanted:
@@ -87,8 +88,8 @@ class Scalars:
 def _grid(
     rows: Rows, at: Rows, *, one: bool
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], dict[str, Expr]]:
-    """Axes of what has a point for each of `at`, those that it combines, and what stands for the axes of `rows`. one: the first point of a run
-    stands for it."""
+    """Axes for the points of `at`, axes that are combined, and the expressions that replace the axes of `rows`. one: the first point of
+    a run stands for it."""
     axes, reduce = list[Axis](), list[Axis]()
     point: dict[str, Expr] = {}
     for x in rows:
@@ -120,7 +121,8 @@ def own_runs(rows: Rows, ends: Sequence[Expr | None]) -> Rows:
 
 
 def cuts(rows: Rows, run: int) -> Iterable[Rows]:
-    """The ways to have ends for parts of `rows`: runs of one axis, points of the others; what is no longer than a run is taken as a whole."""
+    """The ways to have ends for parts of `rows`: runs of one axis, points of the others; an axis no longer than a run is taken as a
+    whole."""
     several = tuple(x for x in rows if x.axis.extent > 1)
     for x in several:
         at = tuple(

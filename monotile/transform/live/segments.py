@@ -1,4 +1,4 @@
-"""Numbers of segments that are compared for equality, as bounds: where they ascend, those that equal one lie between two ends."""
+"""Bounds from comparisons of segment numbers for equality: where the numbers ascend, those that equal a given one are contiguous."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from monotile.transform.live.scalars import Scalars
 
 
 class Segment(NamedTuple):
-    """`term` says whether `number`, which ascends along the axis, equals `own`, in which the axis does not occur."""
+    """`term`: whether `number`, which ascends along the axis, equals `own`, which does not depend on the axis."""
 
     term: Expr
     number: Expr
@@ -21,7 +21,7 @@ class Segment(NamedTuple):
 
 
 def segments(e: Expr, axis: Axis, made: Mapping[str, Compute]) -> Iterator[Segment]:
-    """The comparisons in `e` of numbers that the call computes. made: what it may load, by name."""
+    """The comparisons in `e` of numbers that the call computes. made: Computes that it may load, by name."""
     for term in dict.fromkeys(walk(e)):
         match term:
             case Binary("eq", a, b) if loads(a) and loads(b) and a.dtype.is_int:
@@ -35,7 +35,7 @@ def segments(e: Expr, axis: Axis, made: Mapping[str, Compute]) -> Iterator[Segme
 
 
 def sides_of(found: Segment, axis: Axis, c: Compute, scalars: Scalars) -> tuple[Side, Side]:
-    """Both ends: how many of all numbers are less than a row's own, and how many are not more."""
+    """Both ends: how many of all numbers are less than a row's own, and how many are not greater."""
     named = axes_of(found.own)
     rows = tuple(At(a) for a in (*c.axes, *c.reduce) if a in named)
 

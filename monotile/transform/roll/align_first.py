@@ -1,8 +1,8 @@
 """Peels differences off the first repetition, so that it can be rolled with the others.
 
-Later repetitions read values of the previous one; the first reads other tensors, often through another expression: a
-transposed input, a slice, zeros. Materialised, each of these is a tensor like those that are handed on, and the first
-repetition has the same structure as the others.
+Later repetitions read values of the previous one. The first reads other tensors, often through another expression: a transposed input, a
+slice, zeros. Materialised, each of these is a tensor like those that are carried, and the first repetition has the same structure as the
+others.
 """
 
 from collections.abc import Sequence

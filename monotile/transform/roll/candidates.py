@@ -16,9 +16,7 @@ MIN_SAVING = 3  # minimum number of statements that a Loop must save
 LONG_CHAIN = 64  # length from which a chain without reductions is rolled instead of fused
 ATTEMPTS = 64  # limit of repeats to try, best estimate first
 ROTATIONS = 8  # limit of starts to try in one repeat
-SHORT = (
-    24  # statements of an iteration, up to which two are left as they are for what joins the second
-)
+SHORT = 24  # statements of an iteration, up to which two are not rolled if a later statement can join the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +127,8 @@ def _best_rotation(
 def _is_joined(
     body: Sequence[Statement], start: int, period: int, per_group: int, a: Alignment
 ) -> bool:
-    """Whether there are only two short iterations, and what the second makes is read element by element by a statement that could follow right
-    behind: the sum of a residual block. Behind a loop it is a pass over memory, and a hand-off, of its own."""
+    """Whether there are only two short iterations, and the next statement reads the result of the second element by element: the sum of
+    a residual block. After a loop, that statement would be a separate pass over memory, with a hand-off."""
     if a.count != 2 or per_group > SHORT:
         return False
     second, end = start + period, start + 2 * period
@@ -145,7 +143,7 @@ def _is_joined(
 
 
 def _carried(a: Alignment) -> int:
-    """Number of values that each iteration hands to the next."""
+    """Number of values that each iteration passes to the next."""
     return len({c.position for c in a.slots if isinstance(c, Carried)})
 
 

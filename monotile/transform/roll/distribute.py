@@ -1,7 +1,7 @@
-"""Loop distribution: products that need nothing of the iteration before are computed for all iterations at once, in front of the loop.
+"""Loop distribution: products that do not depend on the previous iteration are computed for all iterations at once, before the loop.
 
-A recurrent layer multiplies each step's input by the same weights: in front of the loop that is one product with a row for each step, which
-reads them once (Allen and Kennedy's loop distribution; cuDNN's input product).
+A recurrent layer multiplies each step's input by the same weights: before the loop that is one product with a row for each step, which
+reads the weights once (Allen and Kennedy's loop distribution; cuDNN's input product).
 """
 
 import msgspec
@@ -24,7 +24,7 @@ from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 
 
 def distribute(program: Program) -> Program:
-    """`program` with such products in front of its loops; the same object if there are none."""
+    """`program` with such products before its loops; the same object if there are none."""
     names, changing = Names(program), program.changing
     weights = frozenset(w.tensor.name for w in program.weights)
 
@@ -41,7 +41,7 @@ def distribute(program: Program) -> Program:
 def _apart(
     loop: Loop, names: Names, changing: frozenset[str], weights: frozenset[str]
 ) -> tuple[Statement, ...]:
-    """`loop` behind its products."""
+    """`loop` after its products."""
     if loop.ends_early or loop.axis.extent < 2:
         return (loop,)
     made = {t.name for s in loop.body for t in defined(s)} | {c.param.name for c in loop.carried}
@@ -69,7 +69,7 @@ def _apart(
 
 
 def _shares_weights(c: Compute, axis: Axis, weights: frozenset[str]) -> bool:
-    """Whether `c` multiplies what differs from iteration to iteration by weights that do not."""
+    """Whether `c` multiplies an operand that varies from iteration to iteration by weights that do not."""
     if c.live or contraction(c) is None:
         return False
     a, b = factors(c)
@@ -82,7 +82,7 @@ def _shares_weights(c: Compute, axis: Axis, weights: frozenset[str]) -> bool:
 
 
 def _for_all(c: Compute, axis: Axis, names: Names) -> Compute:
-    """`c` of all iterations, with a row for each."""
+    """`c` for all iterations, with a row for each."""
     out = Tensor(names.fresh(f"{c.out.name}_all"), (axis.extent, *c.out.shape), c.out.dtype)
 
     def body(k: Expr, *i: Expr) -> Expr:

@@ -1,7 +1,7 @@
-"""Loop jamming: two loops of equal extent that wait for nothing of each other become one (Allen and Cocke, 1971: loop fusion).
+"""Loop jamming: two independent loops of equal extent become one (Allen and Cocke, 1971: loop fusion).
 
-The two directions of a recurrent layer, or two encoders, take as many steps. Step k of both is then one iteration, whose statements can run side
-by side, with one hand-off instead of two.
+The two directions of a recurrent layer, or two encoders, have equally many steps. Step k of both is then one iteration, whose statements
+can run side by side, with one hand-off instead of two.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ Pair = tuple[Loop, Loop]
 
 
 def jammable(program: Program) -> Iterator[Pair]:
-    """Loops of one list of statements that may become one, outer lists first: with each loop the next one that may."""
+    """Pairs of loops of one list of statements that may become one, outer lists first: each loop with the next one that may."""
     before = waits(program)
     lists = [program.body]
     for body in lists:
@@ -49,7 +49,8 @@ def jam(program: Program, pair: Pair) -> Program:
 
 
 def _plain(loop: Loop, program: Program) -> bool:
-    """Whether the number of its iterations is known, and nothing in it depends on when it runs: no update in place, no value of the host's."""
+    """Whether the number of its iterations is known, and nothing in it depends on when it runs: no update in place, no value that the
+    host changes."""
     return (
         not loop.ends_early
         and not any(isinstance(s, Scatter) for s in statements(loop.body))
@@ -62,12 +63,12 @@ def _made(s: Statement) -> set[str]:
 
 
 def _needs(s: Statement, before: Waits) -> set[str]:
-    """What is made before `s`."""
+    """The tensors that must be computed before `s`."""
     return {t.name for t in used(s)}.union(*(before.get(n, ()) for n in _made(s)))
 
 
 def _dependents(first: Loop, order: Sequence[tuple[set[str], set[str]]]) -> set[str]:
-    """What those statements make that wait for the loop, directly or not; and what it makes itself. order: of each, what it makes and needs."""
+    """The loop's results and those of its transitive dependents. order: of each statement, its results and dependences."""
     names = _made(first)
     for made, needs in order:
         if not needs.isdisjoint(names):
@@ -78,7 +79,7 @@ def _dependents(first: Loop, order: Sequence[tuple[set[str], set[str]]]) -> set[
 def _jammed(first: Loop, second: Loop, before: Waits) -> Loop:
     axes: dict[str, Expr] = {second.axis.name: first.axis}
     body = (*first.body, *(_along(s, axes) for s in second.body))
-    # In the order of depth, what can be side by side stands side by side.
+    # In order of depth, independent statements are adjacent.
     order = sorted(zip(depths(body), range(len(body)), strict=True))
     return msgspec.structs.replace(
         first,
@@ -89,6 +90,6 @@ def _jammed(first: Loop, second: Loop, before: Waits) -> Loop:
 
 
 def _along(s: Statement, axes: dict[str, Expr]) -> Statement:
-    """`s` with other axes of loops around it."""
+    """`s` with other axes for the loops around it."""
     inner = map_bodies(s, lambda body: tuple(_along(x, axes) for x in body))
     return map_exprs(inner, lambda e: substitute(e, axes))

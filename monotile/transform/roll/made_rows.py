@@ -1,4 +1,4 @@
-"""Where the rows of what rolled loops stack are made: in which loops, in which of their iterations."""
+"""Finds where the rows of rolled loops' stacks are computed: in which loops, and in which of their iterations."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -12,8 +12,8 @@ from monotile.transform.rewrite import Body
 
 
 class Stacked(msgspec.Struct, frozen=True):
-    """What the stack `name` holds: a value of iterations of the loops from number `depth` on. at: which iteration of each; None: that which the
-    next of its leading dimensions counts."""
+    """The stack `name` holds a value of iterations of the loops from number `depth` on. at: the iteration of each loop; None: the one
+    that the next of its leading dimensions counts."""
 
     name: str
     depth: int
@@ -21,7 +21,7 @@ class Stacked(msgspec.Struct, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A tensor that is `value` of iteration `at` of `loops`, outermost first; itself where there are none."""
+    """A tensor that is `value` in iteration `at` of `loops`, outermost first; the tensor itself if there are none."""
 
     value: Tensor
     loops: tuple[Loop, ...] = ()
@@ -29,7 +29,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def made(body: Body, tensor: Tensor) -> Made | None:
-    """How `body` makes `tensor`; None where a loop that may end early has a part in it."""
+    """How `body` computes `tensor`; None where a loop that may end early is involved."""
     stacks = _stacks(body)
     makers = {t.name: s for s in body for t in defined(s)}
     s = makers.get(tensor.name)
@@ -41,7 +41,7 @@ def made(body: Body, tensor: Tensor) -> Made | None:
 
 
 def _row(stacked: tuple[Loop, Stack], index: tuple[int, ...]) -> Made | None:
-    """How row `index` of a stack is made."""
+    """How row `index` of a stack is computed."""
     loop, stack = stacked
     first, *rest = index
     deeper = _stacks(loop.body)
@@ -55,7 +55,7 @@ def _row(stacked: tuple[Loop, Stack], index: tuple[int, ...]) -> Made | None:
 
 
 def stacks_of(value: Tensor, loops: tuple[Loop, ...]) -> tuple[Stacked, ...]:
-    """All stacks that come out of `loops`, outermost first, with what their innermost makes as `value`."""
+    """All stacks that come out of `loops`, outermost first, whose innermost loop computes `value`."""
     out: list[Stacked] = []
     known: dict[str, tuple[int | None, ...]] = {value.name: ()}
     for depth in reversed(range(len(loops))):
@@ -82,7 +82,8 @@ def _stacks(body: Body) -> dict[str, tuple[Loop, Stack]]:
 
 
 def affine(axes: tuple[Axis, ...], rows: Mapping[tuple[int, ...], tuple[int, ...]]) -> tuple[Expr, ...] | None:  # fmt: skip
-    """A tuple that is `rows`' in each iteration, its key, as expressions in `axes`: constants and multiples of axes; None if there are none."""
+    """A tuple of expressions in `axes`, constants and multiples of axes, that equals the value of `rows` in each iteration, its key;
+    None if there is none."""
     origin = rows[(0,) * len(axes)]
     steps = list[list[int]]()
     for k, axis in enumerate(axes):
@@ -104,7 +105,7 @@ def affine(axes: tuple[Axis, ...], rows: Mapping[tuple[int, ...], tuple[int, ...
 
 
 def value_of_index(e: Expr, at: Mapping[str, int]) -> int | None:
-    """The value of an index where axes are `at`; None where it depends on something else."""
+    """The value of an index where axes are `at`; None where it depends on anything else."""
 
     def go(x: Expr) -> Expr:
         match x:

@@ -1,9 +1,9 @@
 """A stable statement order that keeps repeated work together.
 
-Tracing may leave slices of inputs anywhere, such as the initial states of ten layers all before the first layer. A slice with
-a single consumer moves to just before it, and so does what scalars make of a slice, such as states that begin at zero. Views of
-layers' results for the caller may all come after the last layer; a view moves to just after its source. All other statements
-keep their order.
+Tracing may leave slices of inputs anywhere, such as the initial states of ten layers all before the first layer. A slice with a single
+consumer moves to just before it, and so does a tensor computed from a slice and scalars, such as states that begin at zero. Views of
+layers' results for the caller may all come after the last layer; a view moves to just after its source. All other statements keep their
+order.
 """
 
 import heapq
@@ -112,7 +112,7 @@ def hoist(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
                 consumers.setdefault(at[t.name], set()).add(k)
     placed: dict[int, None] = {}  # in order
     for k in sorted(consumers):
-        # Each with its dependences, one by one: one may depend on layers that read another.
+        # One by one, each with its dependences: one may depend on layers that read another.
         if _is_wide(k, sorted(consumers[k]), len(body)):
             placed |= dict.fromkeys(sorted(_needs(k, body, at, placed)))
     rest = [k for k in range(len(body)) if k not in placed]

@@ -1,9 +1,9 @@
 """Rolling: a repeated sequence of statements becomes a Loop.
 
-Repeats are found by structure in the sequence of statements' skeletons (`analysis.repeats`), proved by
-`analysis.align`, and rolled in order of saving until none is left. Loops roll like other statements, so that layers of loops
-become loops of loops. Weights of the repetitions become a table of pointers, values handed from one repetition to the next
-are carried, and values used after the loop are its last carried value or a stack.
+Repeats are found by structure in the sequence of statements' skeletons (`analysis.repeats`), proved by `analysis.align`, and rolled in
+order of saving until none is left. Loops roll like other statements, so that layers of loops become loops of loops. Weights of the
+repetitions become a table of pointers, values passed from one repetition to the next are carried, and values used after the loop are its
+last carried value or a stack.
 """
 
 import functools
@@ -39,7 +39,7 @@ from monotile.transform.roll.loop import Merge, Uses, make_loop
 from monotile.transform.roll.order import hoist, merge_fills, order
 from monotile.transform.roll.tables import Tables
 
-INSIDE = 1e-6  # of a statement, where it is in a loop
+INSIDE = 1e-6  # of a statement, if it is in a loop
 SHORTEST_BUDGET = 100_000  # limit of statements visited by the order that rolls one loop at a time
 
 
@@ -76,7 +76,7 @@ def roll(program: Program, options: Options, chooser: Chooser = MODEL) -> Progra
 
 
 class _Way:
-    """An order to roll in: of statements, and of loops. how: what was done to the statements before."""
+    """An order to roll in: of statements, and of loops. how: the rewriting of the statements before."""
 
     def __init__(self, program: Program, facts: "_Facts", how: list[str], shortest: bool) -> None:
         self.program, self.facts, self.shortest = program, facts, shortest
@@ -92,7 +92,7 @@ def _size(program: Program) -> int:
 
 
 def _cost(program: Program) -> float:
-    """Statements; of equally many, those in loops: what no iteration changes is better in front."""
+    """Number of statements; among equals, of those in loops: loop-invariant statements are better outside."""
     outside = len(program.body)
     return _size(program) * (1 + INSIDE) - outside * INSIDE
 

@@ -1,10 +1,9 @@
 """Loop skewing: a nest of two loops runs as a wavefront, all iterations of a diagonal at once.
 
-Iteration (a, b) waits for (a, b - 1) and (a - 1, b) only (`analysis.nest`), so those with a + b = w are
-independent. The nest becomes one loop over w, whose Computes have an additional axis: that of one of the two
-loops, p; the other is q = w - p. A value handed on by an iteration is carried as one tensor with a row for
-each p, which keeps its value where q is outside of its loop. If p - 1 is read, an additional row 0 holds the
-initial value of the nest for the next q. (Lamport's hyperplane method; cuDNN's recurrent layers.)
+Iteration (a, b) depends on (a, b - 1) and (a - 1, b) only (`analysis.nest`), so those with a + b = w are independent. The nest becomes
+one loop over w, whose Computes have an additional axis: that of one of the two loops, p; the other is q = w - p. A value passed on by an
+iteration is carried as one tensor with a row for each p, which keeps its value where q is outside of its loop. If p - 1 is read, an
+additional row 0 holds the initial value of the nest for the next q. (Lamport's hyperplane method; cuDNN's recurrent layers.)
 """
 
 from collections.abc import Sequence
@@ -41,8 +40,8 @@ INLINE_LIMIT = (
 
 
 def skew(program: Program, target: Target | None = None) -> Program:
-    """`program` with its nests as wavefronts; the same object if there are none. A wave reads the weights of all its iterations: where `target` does
-    not keep them at hand from one wave to the next, the nest stays as it is."""
+    """`program` with its nests as wavefronts; the same object if there are none. A wave reads the weights of all its iterations: where
+    `target` cannot keep them in cache from one wave to the next, the nest is unchanged."""
     names = Names(program)
     weights = frozenset(w.tensor.name for w in program.weights)
     changing = program.changing  # a wave would read it once for all its iterations
@@ -78,13 +77,13 @@ def _weight_bytes(n: Nest, weights: frozenset[str]) -> int:
 
 
 def _kept(target: Target) -> int:
-    """What all workers together can read again at full speed: the last-level cache, or their own ones, where they rely on these."""
+    """Bytes that all workers together can read again at full speed: the last-level cache, or their own caches, where they rely on these."""
     return target.l2_bytes if target.has.scratchpad else target.workers * target.shared_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """One value that iterations hand on, carried with one row per p.
+    """One value that iterations pass on, carried with one row per p.
 
     kept: read at the same p. shifted: read at p - 1; the row of p is then p + 1, and row 0 is the initial value.
     """

@@ -1,10 +1,10 @@
-"""States of rolled layers, updated where they lie.
+"""States of rolled layers, updated in place.
 
-Rolling gathers the layers' states in a table of pointers, of which an iteration reads its row, makes it anew and stacks the result; after
-the loop each row of the stack is some state's new value. That moves every cache in and out of the loop, and takes statements for each layer.
-Instead the loop carries the table itself, of which each iteration updates its own row: Scatter by Scatter, or all of it. So do the loops
-in which it lies, and layers that are not rolled update their rows in front, between and behind. The table is one state then, under the name
-of its tensor.
+Rolling gathers the layers' states in a table of pointers. An iteration reads its row, computes its new value and stacks the result;
+after the loop each row of the stack is some state's new value. That moves every cache in and out of the loop, and takes statements for
+each layer. This pass makes the loop carry the table itself: each iteration updates its own row, Scatter by Scatter, or all of it. So do
+the enclosing loops, and layers that are not rolled update their rows before, between and after. The table is then one state, under the
+name of its tensor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,8 +44,8 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 
 
 class Write(msgspec.Struct, frozen=True):
-    """`value`, made inside loops with `axes`, becomes row `row` of a table. stacks: of it, see `stacks_of`. chain: the Scatters that make it of `copy`,
-    which is that row as it was; empty: it is made in another way."""
+    """`value`, computed inside loops with `axes`, becomes row `row` of a table. stacks: of it, see `stacks_of`. chain: the Scatters that
+    compute it from `copy`, which is a copy of that row; empty: it is computed in another way."""
 
     value: Tensor
     row: tuple[Expr, ...]
@@ -56,7 +56,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 def update_tables(program: Program) -> Program:
-    """`program` with loops that carry tables of states where all rows of one are made in them, or beside them."""
+    """`program` with loops that carry tables of states where all rows of one are computed in them, or beside them."""
     by_value: dict[str, dict[str, Made]] = {}
     for u in updates(program):
         found = made(program.body, u.result)
@@ -73,7 +73,7 @@ def update_tables(program: Program) -> Program:
 def _updated(
     program: Program, rows: Mapping[str, Made], by_value: Mapping[str, Mapping[str, Made]]
 ) -> Program | None:
-    """`program` with the table of the states `rows`, which are made as one value, updated in place; None where that is not possible."""
+    """`program` with the table of the states `rows`, which are computed as one value, updated in place; None where that is not possible."""
     names = Names(program)
     weights, table = _table(program, rows, names)
     if table is None:
@@ -109,8 +109,8 @@ def _parts(table: Weight) -> frozenset[str]:
 def _table(
     program: Program, rows: Mapping[str, Made], names: Names
 ) -> tuple[tuple[Weight, ...], Weight | None]:
-    """The weights, with one of whose parts `rows` are some: one that there is, or one made of single weights that nobody reads. All its parts
-    are states, and nobody else holds them."""
+    """The weights, with one whose parts include `rows`: an existing one, or a new one of single weights that have no readers. All its
+    parts are states, and have no other users."""
     states = set(program.states)
     counts, loaded = mentions(program), references(program.body)[1]
     holders = [w for w in program.weights if not _parts(w).isdisjoint(rows)]
@@ -134,7 +134,8 @@ def _table(
 
 
 def _write(program: Program, table: Weight, rows: Mapping[str, Made]) -> Write | None:
-    """How the states `rows`, all made as one value, get into the table; None where not all iterations make one, or the rows are too irregular."""
+    """How the states `rows`, all computed as one value, are written to the table; None where not all iterations compute one, or the rows
+    are irregular."""
     first = next(iter(rows.values()))
     axes = tuple(loop.axis for loop in first.loops)
     extents = table.tensor.shape[: table.table]
@@ -160,7 +161,8 @@ def _write(program: Program, table: Weight, rows: Mapping[str, Made]) -> Write |
 def _chain(
     body: Body, value: Tensor, table: Weight, axes: tuple[Axis, ...], rows: Mapping[tuple[int, ...], tuple[int, ...]]
 ) -> tuple[tuple[Scatter, ...], Compute | None]:  # fmt: skip
-    """The Scatters that make `value` of a copy of the table's row, in order, and that copy; none where it is made in another way."""
+    """The Scatters that compute `value` from a copy of the table's row, in order, and that copy; none where it is computed in another
+    way."""
     makers = {t.name: s for s in body for t in defined(s)}
     out: list[Scatter] = []
     s = makers.get(value.name)
@@ -178,7 +180,7 @@ def _chain(
 
 
 def _reads_before_writes(program: Program, table: Weight, writes: Mapping[str, Write]) -> bool:
-    """Whether no row of the table is read where it has been written."""
+    """Whether no row of the table is read after it has been written."""
     written: set[tuple[int | None, ...]] = set()
     begin = {(w.chain[0].out if w.chain else w.value).name: w.row for w in writes.values()}
 
@@ -209,18 +211,18 @@ def _all_defined(body: Body) -> Iterator[str]:
 
 
 class _Writer:
-    """Rewrites bodies so that they update `table`. writes: by the names of the values. gone: names of what is not there any more."""
+    """Rewrites bodies so that they update `table`. writes: by the names of the values. gone: names of removed tensors."""
 
     def __init__(self, table: Tensor, writes: Mapping[str, Write], names: Names) -> None:
         self.table, self.writes, self._names = table, writes, names
         self._chained = {x.out.name: w for w in writes.values() for x in w.chain}
         self._copies = {w.copy.out.name for w in writes.values() if w.copy is not None}
         self._stacks = {s.name: (w, s) for w in writes.values() for s in w.stacks}
-        self._rows: dict[str, Tensor] = {}  # a value that is only there as a row: the table then
+        self._rows: dict[str, Tensor] = {}  # by a value that exists only as a row: the table then
         self.gone = {*self._chained, *self._copies, *self._stacks}
 
     def body(self, body: Body, now: Tensor) -> tuple[Body, Tensor]:
-        """`body` with the table, which it finds as `now`; and the table behind it."""
+        """`body` with the table, whose value before it is `now`; and the table after it."""
         out: list[Statement] = []
         for s in body:
             if isinstance(s, Compute) and s.out.name in self._copies:
@@ -244,7 +246,7 @@ class _Writer:
         return tuple(out), now
 
     def _stored(self, write: Write, now: Tensor, origin: str) -> Scatter:
-        """Puts the value of `write`, which has been computed, into the table."""
+        """Stores the computed value of `write` into the table."""
         tensor = self._fresh(f"{write.value.name}_row")
         axes = tuple(Axis(f"i{p}", n) for p, n in enumerate(write.value.shape))
         return Scatter(tensor, now, axes, (*write.row, *axes), Load(write.value, axes), None, origin)  # fmt: skip
@@ -262,7 +264,7 @@ class _Writer:
         return Tensor(self._names.fresh(name), self.table.shape, self.table.dtype)
 
     def _reading(self, s: Statement, now: Tensor) -> Statement:
-        """`s`, and what is in it, reading `now` in place of the table, and rows of it in place of stacks of them, and of what these have instead."""
+        """`s` and its bodies, reading `now` in place of the table, and its rows in place of stacks of them and of removed tensors."""
 
         def replaced(x: Load) -> Expr:
             name = x.tensor.name

@@ -55,7 +55,7 @@ def _of(t: Tensor, sources: Mapping[str, Tensor]) -> Tensor:
 
 
 def _body(body: Body, sources: Sources, changing: Set[str]) -> Body:
-    """`body` with its whole uses replaced; its copies are added to `sources`, but for those of what is `changing` meanwhile."""
+    """`body` with its whole uses replaced. Its copies are added to `sources`, except copies of tensors that are `changing` meanwhile."""
     return tuple(_statement(s, sources, changing) for s in body)
 
 

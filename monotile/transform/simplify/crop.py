@@ -1,6 +1,7 @@
-"""Crops tensors to what is read of them: the one token that a classifier takes of a layer's, a causal convolution without the places behind the end.
+"""Crops tensors to the parts that are read: the one token of a layer that a classifier reads, a causal convolution without the positions
+after the end.
 
-Backward from the outputs: what a Compute no longer makes, it no longer reads.
+Backward from the outputs: a Compute that computes less also reads less.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,17 +26,17 @@ from monotile.ir.program import (
 from monotile.transform.rewrite import Body, map_exprs, map_program
 from monotile.transform.simplify.simplify import simplify_compute
 
-WORTH = 16  # a dimension is cropped by at least one in so many, or to a length that is as even
+WORTH = 16  # a dimension is cropped by at least one in so many, or to a length that is divisible as well
 
 
 class Crop(msgspec.Struct, frozen=True):
-    """`tensor` is what is left of one, from `first` on."""
+    """`tensor` is the kept part of another, from `first` on."""
 
     tensor: Tensor
     first: tuple[int, ...]
 
     def index(self, old: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Where the element at `old` is."""
+        """The new index of the element at `old`."""
         return tuple(add(i, idx(-n)) if n else i for i, n in zip(old, self.first, strict=True))
 
 
@@ -48,7 +49,7 @@ def crop(program: Program) -> Program:
 
 
 class _Finder:
-    """reads: the least box that holds all that is read of a tensor, by name."""
+    """reads: the smallest box that contains all reads of a tensor, by name."""
 
     def __init__(self, program: Program) -> None:
         self.crops: dict[str, Crop] = {}
@@ -58,7 +59,7 @@ class _Finder:
         self._whole = Uses(program).whole | ends
 
     def body(self, body: Body) -> None:
-        """Backward: what reads a tensor has been cropped when it is looked at."""
+        """Backward, so that a tensor's readers are cropped before it."""
         for s in reversed(body):
             match s:
                 case Compute():
@@ -73,7 +74,7 @@ class _Finder:
                     self.body(s.otherwise)
 
     def _find(self, s: Compute) -> None:
-        """How much of its result is read, if that is less than all."""
+        """The part of its result that is read, if that is not all."""
         t, box = s.out, self._reads.get(s.out.name)
         if t.name in self._whole or box is None:
             return
@@ -95,7 +96,7 @@ class _Finder:
 
 
 def _boxes(s: Compute | Scatter) -> Iterator[tuple[Tensor, tuple[Interval, ...]]]:
-    """What it reads of each tensor, once for each Load."""
+    """The box that it reads of each tensor, once for each Load."""
     ranges = Ranges()
     for e in expressions(s):
         for x, inside, _ in evaluated(e, ranges):
@@ -109,7 +110,7 @@ def _boxes(s: Compute | Scatter) -> Iterator[tuple[Tensor, tuple[Interval, ...]]
 
 
 def _worth(extent: int, part: Interval) -> bool:
-    """Whether so much less is worth another shape, which may suit vectors less."""
+    """Whether the saving is worth another shape, which may suit vectors less."""
     left = part.hi - part.lo + 1
     return left < extent and (
         WORTH * left <= (WORTH - 1) * extent or left & -left >= extent & -extent
@@ -117,7 +118,7 @@ def _worth(extent: int, part: Interval) -> bool:
 
 
 def _smaller(s: Compute, found: Crop | None) -> Compute:
-    """`s`, of which that is left."""
+    """`s`, computing that part only."""
     if found is None:
         return s
     axes = tuple(Axis(a.name, n) for a, n in zip(s.axes, found.tensor.shape, strict=True))
@@ -127,7 +128,7 @@ def _smaller(s: Compute, found: Crop | None) -> Compute:
 
 
 def _cropped(s: Statement, crops: Mapping[str, Crop]) -> Statement:
-    """`s` with what it makes and reads cropped."""
+    """`s` with its result and operands cropped."""
 
     def read(x: Load) -> Load:
         found = crops.get(x.tensor.name)

@@ -1,4 +1,5 @@
-"""Which integers a tensor's elements are, by what computes them: what sorting says of places is below their number, and never negative."""
+"""Ranges of integer tensors' elements, from the statements that compute them: sorting gives positions that are below their number and
+never negative."""
 
 from math import prod
 
@@ -8,13 +9,13 @@ from monotile.ir.program import Compute, Scatter, Statement
 
 
 class ElementRanges:
-    """known: of the statements that were learned, by the name of what they make."""
+    """known: ranges by tensor name, from the statements given to `learn`."""
 
     def __init__(self) -> None:
         self.known: dict[str, Interval] = {}
 
     def learn(self, s: Statement) -> None:
-        """From `s`, all of which is made."""
+        """Adds the range of the result of `s`, all of which is computed."""
         match s:
             case Compute(live=()) if 0 not in s.out.shape:
                 found = self._combined(s)

@@ -105,7 +105,8 @@ class _Folder:
         return []
 
     def _settled(self, s: Compute | Scatter) -> Compute | Scatter:
-        """`s` with its sources inlined, if these are cheap and the result depends on its axes alone; else with those whose elements are all equal."""
+        """`s` with its sources inlined, if these are cheap and the result depends on its axes alone; else with those whose elements are
+        all equal."""
         if isinstance(s, Scatter) or not any(t.name in self.cheap for t in _sources(s)):
             return s
         new = _inlined(s, self.cheap)

@@ -1,10 +1,10 @@
-"""Shortens reductions of which a condition leaves few terms, other ones for each element: bags of an embedding.
+"""Shortens reductions of which a condition selects few terms, a different range for each element: bags of an embedding.
 
     y[i] = sum over r < R of where(first(i) <= r < end(i), w[ids[r]], 0)
          = sum over j < W of where(first(i) + j < end(i), w[ids[first(i) + j]], 0)
 
-W is the longest of all such ranges. What conditions hold at each point is then found by evaluating them, and left out. Where a comparison leaves
-one term, which data may choose, that is the sum (`single_terms.py`).
+W is the longest of all such ranges. Conditions are evaluated at each point, and those that always hold are dropped. Where a comparison
+selects one term, possibly by data, the sum is that term (`single_terms.py`).
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ POINTS = 1 << 20  # points at which ends and conditions are evaluated
 
 
 class Range(NamedTuple):
-    """`longest` points from `first` on hold all that is left. axes: what ends depend on."""
+    """`longest` points from `first` on contain all selected terms. axes: those that the ends depend on."""
 
     first: Expr
     longest: int
@@ -49,7 +49,7 @@ class Range(NamedTuple):
 
 
 def shorten_reductions(program: Program) -> Program:
-    """`program` with such reductions over the terms that are left; the same object if there are none."""
+    """`program` with such reductions over the selected terms; the same object if there are none."""
     matrices = compared(program)
     found = map_program(program, lambda s: _shortened(s, matrices))
     return program if found is program else eliminate_dead_code(found)
@@ -71,7 +71,7 @@ def _shortened(s: Statement, matrices: Matrices) -> Statement:
 
 
 def _range(s: Compute, axis: Axis, known: Sequence[Limit]) -> Range | None:
-    """What the limits `known` leave of `axis`; None where that would take too long to find."""
+    """The range of `axis` that the limits `known` allow; None where that would take too long to find."""
     named = frozenset[Axis]().union(*(axes_of(x.term) for x in known))
     axes = tuple(a for a in s.axes if a in named)
     if prod(a.extent for a in axes) > POINTS:

@@ -41,9 +41,9 @@ from monotile.transform.simplify.narrow import narrow
 def simplify(program: Program, options: Options) -> Program:
     """`program` with every expression simplified; values stay equal bit for bit.
 
-    Exception: with `options.excess_precision`, float32 values that pass through float16 or bfloat16 inside an
-    expression keep their precision. Integers that were computed are known to be in the range of what computes them. Reduce axes are narrowed, and reductions over a single element become plain
-    Computes.
+    Exception: with `options.excess_precision`, float32 values that pass through float16 or bfloat16 inside an expression keep their
+    precision. Computed integers are known to be in the range of the expression that computes them. Reduce axes are narrowed, and
+    reductions over a single element become plain Computes.
     """
     known: dict[Expr, Expr] = {}  # statements of repeated layers often share their bodies
     ranges = ElementRanges()
@@ -85,8 +85,8 @@ def simplify_compute(s: Compute) -> Compute:
 
 
 def factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Compute | None:
-    """A sum of products of which a factor is computed and rounded to 16 bits, or 8 bits made 16: that is what tensor cores take, and it stays. None
-    for any other."""
+    """A sum of products of which a factor is computed and rounded to 16 bits, or is 8 bits widened to 16: tensor cores take such
+    factors, so it is kept. None for any other."""
     if not isinstance(s, Compute) or not isinstance(s.body, Binary):
         return None
     sides = (s.body.a, s.body.b)
@@ -102,7 +102,7 @@ def factors_kept(s: Statement, simplified: Callable[[Expr], Expr]) -> Compute | 
 
 
 def _rounded(e: Expr) -> Expr | None:
-    """What is rounded to 16 bits, or is 8 bits made 16, and widened again."""
+    """The value that is rounded to 16 bits, or is 8 bits widened to 16, and widened again."""
     match e:
         case Cast(Cast(Load() as x, middle), DType.F32) if x.dtype.itemsize == 1 and lossless(
             x.dtype, middle
@@ -309,7 +309,8 @@ _WIDER = {
 
 
 def _rounding_only(source: DType, middle: DType, target: DType) -> bool:
-    """Whether the cast to `middle` only rounds a value that is cast back to float32. What is made of 8 bits, is so for its own sake."""
+    """Whether the cast to `middle` only rounds a value that is cast back to float32. Not so where it widens 8 bits: that cast is
+    deliberate."""
     return source is DType.F32 and middle in (DType.F16, DType.BF16) and target is DType.F32
 
 

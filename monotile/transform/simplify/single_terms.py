@@ -1,9 +1,9 @@
-"""A sum of which a comparison leaves one term is that term: the product of a one-hot matrix is a gather.
+"""Replaces a sum of which a comparison selects one term by that term: the product with a one-hot matrix becomes a gather.
 
     y[i, n] = sum over k < K of float(at[i] == k) * w[k, n]
             = where(0 <= at[i] < K, w[at[i], n], 0)
 
-As everywhere, 0 times what is left out is 0 (`analysis/dead.py`).
+As elsewhere, 0 times a skipped value counts as 0 (`analysis/dead.py`).
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute, Program, statements
 from monotile.transform.simplify.simplify import simplify_compute
 
-LARGEST = 64  # nodes of what makes a matrix
+LARGEST = 64  # nodes of the expression of a matrix
 
 Matrices = Mapping[str, Compute]
 
 
 def compared(program: Program) -> Matrices:
-    """What comparisons of numbers make element by element, by name and of what they compare: one-hot matrices among others."""
+    """Element-wise Computes of comparisons of numbers, by name: one-hot matrices among others."""
     found: dict[str, Compute] = {}
     for s in statements(program.body):
         if not isinstance(s, Compute) or s.combiner is not None:
@@ -45,7 +45,7 @@ def compared(program: Program) -> Matrices:
 
 
 def single_term(s: Compute, matrices: Matrices) -> Compute:
-    """`s` without the axes of its sum of which one point is left; `s` itself if there are none."""
+    """`s` without the reduction axes of which one point is selected; `s` itself if there are none."""
     if s.combiner != "sum":
         return s
     for k, at, value in chosen(opened(s.body, matrices), s.reduce):

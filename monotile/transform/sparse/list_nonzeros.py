@@ -1,14 +1,14 @@
-"""Products of an operand that is mostly zero, as a mask says in the call, go along lists of what is not (PIT, SOSP'23).
+"""Products with an operand that a mask makes mostly zero sum over lists of nonzeros, which the call computes (PIT, SOSP'23).
 
     out[m, n] = sum over k of x[m, k] * y[k, n],   x[m, k] = 0 where not mask[m // r, k // g]
 
-becomes, with the list of what is true in each row of the mask (`nonzeros.py`),
+becomes, with the list of true entries in each row of the mask (`nonzeros.py`),
 
     kept[m, j] = x[m, at(m, j)] for j < count[m // r] * g, else 0      at(m, j) = list[m // r, j // g] * g + j % g
     out[m, n] = sum over j of kept[m, j] * y[at(m, j), n]
 
-(`kept` is a tensor where x is computed, or has no vectors side by side, else part of the sum),
-whose sum the pass `bound_live` ends at the count. Lists are in order, so sums do not depend on how the kernel is run.
+(`kept` is a tensor where x is computed, or cannot be loaded in vectors, else part of the sum). The pass `bound_live` ends this sum at
+the count. Lists are in order, so sums do not depend on how the kernel is run.
 """
 
 import math
@@ -46,14 +46,14 @@ from monotile.transform.simplify.simplify import simplify_expr
 from monotile.transform.sparse.nonzeros import Nonzeros
 
 LEAST_TERMS = 128  # of a sum
-LEAST_RUN = 16  # rows that share a list: what tensor cores take at once
+LEAST_RUN = 16  # rows that share a list: as many as tensor cores take at once
 MOST_RUN = 256
-VECTOR = 16  # bytes side by side from which on a product copies an operand from where it lies
+VECTOR = 16  # contiguous bytes from which on a product copies an operand without a gathered copy
 LEAST_SIDE = 16  # columns of the other operand
 
 
 class _Walk(NamedTuple):
-    """How a product goes along lists. x: the operand that is mostly zero. at: which list; mask: of its rows and what they are of. grain: terms of
+    """How a product uses lists. x: the operand that is mostly zero. at: the list; mask: of its rows and their operands. grain: terms of
     an entry."""
 
     x: Load
@@ -73,7 +73,7 @@ class _Walk(NamedTuple):
 
 
 def list_nonzeros(program: Program) -> Program:
-    """`program` with such products going along lists; of masks only their values are left."""
+    """`program` with such products summing over lists; masks are plain tensors afterwards."""
     made = (t for s in statements(program.body) for t in defined(s))
     if not any(isinstance(t, MaskTensor) for t in made):
         return program
@@ -82,14 +82,14 @@ def list_nonzeros(program: Program) -> Program:
 
 
 class _Lists:
-    """made: what is zero somewhere by a mask, by name."""
+    """made: tensors that a mask makes zero somewhere, by name."""
 
     def __init__(self, program: Program) -> None:
         self.names = Names(program)
         self.made: dict[str, Compute] = {}
 
     def body(self, body: Body, known: Patterns) -> Body:
-        """`body`; known: what is zero of the tensors around it."""
+        """`body`; known: the masks of the tensors around it."""
         here, made, out = dict(known), dict[Load, Nonzeros](), list[Statement]()
         for s in body:
             s = map_bodies(s, lambda inner: self.body(inner, here))
@@ -106,7 +106,7 @@ class _Lists:
         return tuple(out)
 
     def _along(self, c: Compute, walk: _Walk, made: dict[Load, Nonzeros]) -> Iterator[Statement]:
-        """`c` by way of lists, and what it needs besides `made`."""
+        """`c` summing over lists, and the statements that it needs besides `made`."""
         rows = [x.extent for x in walk.at]
         named = [Axis(f"row{p}", n) for p, n in enumerate(rows)]
         key = walk.listed(named, Axis("entry", walk.k.extent // walk.grain))
@@ -131,7 +131,7 @@ class _Lists:
         yield msgspec.structs.replace(c, body=map_loads(moved, lambda y: put if y == x else y))
 
     def _where_true(self, e: Expr, mask: Load) -> Expr:
-        """`e` where the mask is true, in terms of what it is made of."""
+        """`e` where the mask is true, in terms of its operands."""
 
         def opened(x: Load) -> Expr:
             if x == mask:
@@ -145,7 +145,7 @@ class _Lists:
         return map_loads(e, opened)
 
     def _kept(self, c: Compute, walk: _Walk, x: Expr) -> Compute:
-        """What is left of the operand, `x`, side by side."""
+        """The nonzeros of the operand, `x`, side by side."""
         own = tuple(a for a in c.axes if a in axes_of(walk.x))
         out = Tensor(
             self.names.fresh("kept"), tuple(a.extent for a in (*own, walk.k)), walk.x.dtype
@@ -159,7 +159,7 @@ class _Lists:
 
 
 def _walks(c: Compute, known: Patterns) -> Iterator[_Walk]:
-    """The ways in which a product can go along lists, in the order in which it reads its operands."""
+    """The ways in which a product can sum over lists, in the order in which it reads its operands."""
     found = contraction(c)
     if found is None or len(c.reduce) != 1 or c.reduce[0].extent < LEAST_TERMS:
         return
@@ -185,7 +185,7 @@ def _walk(c: Compute, found: Contraction, x: Load, mask: Load) -> _Walk | None:
     runs = {a: _run_of(mask.index, a) for a in rows}
     if other & runs.keys() or math.prod(a.extent for a in other) < LEAST_SIDE:
         return None
-    # Tiles are of the rows that the mask does not know, or of a run of those that it does; all else is a batch.
+    # Tiles are of the rows that the mask does not depend on, or of a run of those that share a mask row; all other axes are a batch.
     whole = math.prod(a.extent for a in own - runs.keys())
     if max(whole, *(run for a, run in runs.items() if a in own), 1) < LEAST_RUN:
         return None

@@ -1,4 +1,4 @@
-"""Lists of what is true in the rows of a mask, made by the kernel, in order.
+"""Lists of the true entries in each row of a mask, computed by the kernel, in order.
 
 within[row, k]  = how many are true of its chunk up to k      chunk[row, c] = how many of chunk c
 upto[row, c]    = how many up to the end of chunk c           count[row]    = all of them
@@ -28,7 +28,8 @@ Mask = Callable[[Sequence[Expr], Expr], Expr]  # whether position k of a row cou
 
 
 class Nonzeros:
-    """The positions at which `mask` holds along `extent`, of each row of `rows`. made: what computes `count` and `positions`."""
+    """The positions at which `mask` is true along `extent`, of each row of `rows`. made: the statements that compute `count` and
+    `positions`."""
 
     def __init__(
         self, rows: Sequence[int], extent: int, mask: Mask, names: Names, origin: str
@@ -36,7 +37,7 @@ class Nonzeros:
         self._rows, self._extent, self._mask = tuple(rows), extent, mask
         self._names, self._origin = names, origin
         self.made: list[Compute] = []
-        # What `within` and `upto` add up together is least for the cube root of twice the extent.
+        # `within` and `upto` together add up least for the cube root of twice the extent.
         self._size = 1 << (round((2 * extent) ** (1 / 3)).bit_length() - 1)
         self._chunks = -(-extent // self._size)
         within = self._emit("within", (extent,), self._within, DType.I32, self._size)
@@ -51,11 +52,11 @@ class Nonzeros:
         self._positions = self._bisect(within, chunk, upto)
 
     def position(self, row: Sequence[Expr], j: Expr) -> Expr:
-        """Of number j, where there is one; else any."""
+        """The position of number j, where there is one; else any."""
         return self._inside(Load(self._positions, (*row, j)))
 
     def _inside(self, position: Expr) -> Expr:
-        """As an index that is seen to lie in the row: what computes it is known to, and no check stands between one look-up and the next."""
+        """Clamped to the row, so that no check separates one look-up from the next: the value is known to be in range."""
         return binary(
             "min", binary("max", cast(position, DType.I64), idx(0)), idx(self._extent - 1)
         )
@@ -74,7 +75,7 @@ class Nonzeros:
         return out
 
     def _one(self, row: Sequence[Expr], k: Expr, condition: Expr) -> Expr:
-        """1 where `k` counts and the condition holds: which is asked first where `k` may lie beyond the row."""
+        """1 where `k` counts and the condition holds; the condition is tested first where `k` may be beyond the row."""
         sides = [self._mask(row, k), condition]
         inside = Binary("and", *(sides if self._extent % self._size == 0 else reversed(sides)))
         return Select(inside, const(1, DType.I32), const(0, DType.I32))

@@ -1,14 +1,15 @@
-"""Products with weights of which each group of neighbours has a few values, at positions that are stored (N:M, nmSPARSE, MLSys'23).
+"""Products with weights that store a few values of each group of neighbours, with their positions (N:M, nmSPARSE, MLSys'23).
 
     w[n, g * M + i] = sum over j of where(at[n, g, j] == i, value[n, g, j], 0)
 
-Few rows gather what the values are multiplied by, so that nothing is multiplied by zero:
+With few rows, the other operand is gathered at these positions, so that nothing is multiplied by zero:
 
     sum over k of x[k] * w[n, k] = sum over g, j of x[g * M + at[n, g, j]] * value[n, g, j]
 
-So do many rows where vectors of columns share their positions (vector-wise N:M). For other products of many rows the short sum over j is written out: an element of `w` is then computed where it is read, as other codes are (`inline_decoding.py`).
-So it is for any rows where tensor cores take such weights (2:4) as they are (`analysis.two_of_four`): that each group's positions ascend, which they
-require, is said where these are read.
+So it is with many rows where vectors of columns share their positions (vector-wise N:M). For other products of many rows the short sum
+over j is written out: an element of `w` is then computed where it is read, as other codes are (`inline_decoding.py`). So it is for any
+number of rows where tensor cores take such weights (2:4) in their stored form (`analysis.two_of_four`): loads are then marked as
+ascending, since tensor cores require each group's positions to ascend.
 """
 
 import math
@@ -55,7 +56,7 @@ MOST_KEPT = 4  # values of a group that are written out
 
 
 class OneHot(NamedTuple):
-    """`s`, a sum over `j`, of which a term is `value` where the axis `i` of `s` is `at`, and 0 elsewhere."""
+    """`s`, a sum over `j`, whose term is `value` where the axis `i` of `s` is `at`, and 0 elsewhere."""
 
     s: Compute
     i: Axis
@@ -65,8 +66,8 @@ class OneHot(NamedTuple):
 
 
 def gather_kept(program: Program, ascending: Set[str] = frozenset()) -> Program:
-    """`program` with such products; the same object if there are none. ascending: weights' parts of which each byte holds two pairs of 2-bit
-    numbers that ascend, where tensor cores take such."""
+    """`program` with such products; the same object if there are none. ascending: weights' parts of which each byte holds two pairs of
+    2-bit numbers that ascend, where tensor cores take such."""
     known = {w.tensor for w in program.weights if ascending >= set(w.parts)}
     hot = {h.s.out.name: _marked(h, known) for h in _one_hot(program)}
     if not hot:
@@ -92,7 +93,7 @@ def gather_kept(program: Program, ascending: Set[str] = frozenset()) -> Program:
 
 
 def ascending_in(program: Program) -> frozenset[str]:
-    """The weights' parts of which the Program says that their numbers ascend."""
+    """The weights' parts whose numbers the Program marks as ascending."""
     said = {
         x.tensor
         for s in statements(program.body)
@@ -105,15 +106,15 @@ def ascending_in(program: Program) -> frozenset[str]:
 
 
 def _marked(h: OneHot, known: Set[Tensor]) -> OneHot:
-    """`h`, which says where it reads what is known to ascend."""
+    """`h`, with loads of numbers known to ascend marked."""
     at = map_loads(h.at, lambda x: Unary("ascends", x) if x.tensor in known else x)
     return h._replace(at=at)
 
 
 def _one_hot(program: Program) -> Iterator[OneHot]:
-    """What is made of weights alone that nothing changes."""
+    """The one-hot sums of weights alone that never change."""
     steady, made = steady_weights(program), dict[str, Compute]()
-    comparing = set[str]()  # what is made with a comparison
+    comparing = set[str]()  # the tensors computed with a comparison
     for s in statements(program.body):
         if not isinstance(s, Compute):
             continue
@@ -142,7 +143,7 @@ def _matched(s: Compute, body: Expr) -> OneHot | None:
 
 
 def _gathered(c: Compute, hot: Mapping[str, OneHot]) -> Compute:
-    """`c` as a sum over what is kept, if it is a product of few rows."""
+    """`c` as a sum over the stored values, if it is a product of few rows."""
     found = contraction(c)
     if found is None or len(c.reduce) != 1:
         return c
@@ -167,7 +168,7 @@ def _together(c: Compute, y: Load, h: OneHot) -> int:
 
 
 def _for_tensor_cores(c: Compute, y: Load, h: OneHot) -> bool:
-    """Whether tensor cores take the factor `y` of the product `c` as it is stored."""
+    """Whether tensor cores take the factor `y` of the product `c` in its stored form."""
     at = {a.name: i for a, i in zip(h.s.axes, y.index, strict=True)}
     factor = simplify_expr(substitute(_sum_of_terms(h).body, at))
     halves = all(x.dtype.is_float and x.dtype.itemsize == 2 for x in factors(c))

@@ -1,1 +1,1 @@
-"""Measuring the figures of the GPU at hand."""
+"""Measures the figures of the present GPU."""

@@ -1,4 +1,4 @@
-"""Fitting constants of a cost model to times: least squares of logarithms, robust to outliers, held to where they began."""
+"""Fits constants of a cost model to times: least squares of logarithms, robust to outliers, regularised towards the initial values."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,12 +10,10 @@ Vector = NDArray[np.float64]
 Predict = Callable[[Vector], Vector]
 
 ROUNDS = 40
-HELD = 0.1  # weight of staying where a constant began, against that of one time
+HELD = 0.1  # weight of keeping a constant's initial value, relative to that of one time
 FARTHEST = math.log(3.0)  # that a constant may move
-OUTLIER = (
-    0.15  # of a logarithm: what is farther off counts with its distance, not with the square of it
-)
-WORTH = 0.9  # of the error on times that were not fitted to: else nothing is changed
+OUTLIER = 0.15  # of a logarithm: larger residuals count linearly, not quadratically
+WORTH = 0.9  # of the error on held-out times: else nothing is changed
 
 
 def fit(predict: Predict, start: Vector, times: Vector) -> Vector:
@@ -39,7 +37,7 @@ def fit(predict: Predict, start: Vector, times: Vector) -> Vector:
 
 
 def fit_checked(predict: Predict, start: Vector, times: Vector) -> Vector | None:
-    """As `fit`; None where what is fitted to every other time does not make the others clearly better."""
+    """As `fit`; None where constants fitted to every other time do not clearly improve the others."""
     halves = np.arange(len(times)) % 2 == 0
     before = after = 0.0
     for part in (halves, ~halves):
@@ -50,7 +48,7 @@ def fit_checked(predict: Predict, start: Vector, times: Vector) -> Vector | None
 
 
 def spread(predicted: Vector, times: Vector) -> float:
-    """How far off predictions are, outliers counted little: about the mean distance of logarithms."""
+    """The error of predictions, with little weight on outliers: about the mean distance of logarithms."""
     off = np.abs(np.log(predicted / times))
     return float(np.mean(np.minimum(off, 2 * OUTLIER)))
 
@@ -75,7 +73,7 @@ def _cost(predict: Predict, at: Vector, origin: Vector, times: Vector) -> float:
 
 
 def _linear(predict: Predict, at: Vector, origin: Vector, times: Vector) -> tuple[Vector, Vector]:
-    """The Jacobian, by differences, and the residuals, both weighted; the last rows hold constants where they began."""
+    """The Jacobian, by differences, and the residuals, both weighted; the last rows penalise changes of the constants."""
     rest = _rest(predict, at, times)
     weights = _weights(rest)
     columns: Sequence[Vector] = [

@@ -1,4 +1,4 @@
-"""Running a kernel of a cubin by itself, timed."""
+"""Runs and times a single kernel of a cubin."""
 
 import ctypes
 from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ def machine() -> Machine:
 
 
 def measure(options: Options, say: Callable[[str], None]) -> dict[str, Measured]:
-    """Its figures, by their dotted names. say: is told what is being measured. Raises TargetError."""
+    """Its figures, by their dotted names. say: a callback for progress messages. Raises TargetError."""
     shipped, _ = figures_of(known_device(current_device()))
     probes = Probes(shipped.target, options)
     found = dict(probes.measure(say))
@@ -31,7 +31,7 @@ def measure(options: Options, say: Callable[[str], None]) -> dict[str, Measured]
 
 
 def latency(chase: Measured, shipped: GpuFigures) -> dict[str, Measured]:
-    """The model's latency, which is longer than one load's: as many times as it was where both are known."""
+    """The model's latency, which is longer than one load's: scaled by the ratio of both where both are known."""
     if shipped.chase_seconds is None:
         why = "the figures do not say what one load took on the machine that they are of"
         return {"latency_seconds": Measured(chase.value, why)}

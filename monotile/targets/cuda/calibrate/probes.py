@@ -14,11 +14,11 @@ from monotile.targets.cuda.calibrate.launch import Launcher
 from monotile.targets.target import Target
 from monotile.targets.timing import Timing
 
-LARGE = 1 << 30  # bytes that no cache keeps, if there is room for four times that
+LARGE = 1 << 30  # bytes that no cache holds, if there is room for four times that
 ROUNDS, LAPS, STEPS = 1000, 50, 4096  # barriers, laps of a flag round all workers, dependent loads
 CHASED = 4 << 20  # bytes that dependent loads are spread over: in the last-level cache, not in L1
-STRIDE = 4099  # elements from one load to the next, odd: every element is met
-AT_ONCE = 8 * 16  # bytes that a thread of `probe_read` has on their way
+STRIDE = 4099  # elements from one load to the next, odd: every element is visited
+AT_ONCE = 8 * 16  # bytes that a thread of `probe_read` has in flight
 UNSTEADY = "repeats do not agree"
 
 
@@ -83,7 +83,7 @@ class Probes:
         return _measured(2 * half / found.seconds, found)
 
     def cached(self) -> Measured:
-        """The difference of many rounds and few: neither the launch nor the first round, out of memory, counts."""
+        """The difference of many rounds and few: neither the launch nor the first round, from memory, counts."""
         half, threads = self.target.l2_bytes // 2, 1024
         while not (nbytes := self._whole(half, threads)):
             threads //= 2

@@ -1,4 +1,4 @@
-"""Products cut in many ways, timed, and the constants of the cost model that fit the times."""
+"""Times products cut in many ways, and fits the cost model's constants to the times."""
 
 import ctypes
 import itertools
@@ -27,12 +27,10 @@ from monotile.targets.target import Target
 from monotile.targets.timing import Timing
 
 LAYERS = 48
-SHOWN = (
-    0.75  # latencies: what a product's beginning here shows that hides behind a network's hand-off
-)
-TOGETHER = 4  # ways that are compiled as one source
+SHOWN = 0.75  # latencies: the part of a product's start measured here that overlaps with a hand-off in a network
+TOGETHER = 4  # candidates that are compiled as one source
 FITTED = ("groups.fill", "groups.path", "groups.chip", "groups.finish", "warps.fill", "warps.path", "warps.chip", "warps.finish", "sums")  # fmt: skip
-# m, n, k, parts along k, how weights lie, ways to try
+# m, n, k, parts along k, layout of weights, candidates to try
 SHAPES = (
     (128, 2304, 768, 1, "k", 6),
     (128, 3072, 768, 1, "mn", 5),
@@ -60,13 +58,13 @@ class Way(msgspec.Struct, frozen=True):
 
 
 def sweep(target: Target, shapes: Sequence[tuple[int, int, int, int, str, int]] = SHAPES) -> tuple[Way, ...]:  # fmt: skip
-    """The ways to be tried."""
+    """The candidates to be timed."""
     return tuple(itertools.chain.from_iterable(_cuts(target, *shape) for shape in shapes))
 
 
 def _cuts(target: Target, m: int, n: int, k: int, parts: int, major: str, most: int) -> list[Way]:
-    """Ways that give each worker at most one task and use a third of them; of each block one with few slices, one with many, and the
-    fewest rows and columns that keep its number of tasks."""
+    """Candidates that give each worker at most one task and use a third of the workers; of each block one with few slices, one with
+    many, and the fewest rows and columns that keep its number of tasks."""
     product, size = _product(major), Size(m, n, k // parts, parts)
     found: dict[object, Way] = {}
     for c in blocks(product, size, target):
@@ -84,7 +82,7 @@ def _cuts(target: Target, m: int, n: int, k: int, parts: int, major: str, most: 
 
 
 def _product(major: str) -> Product:
-    """Of float16; major: how its right operand lies."""
+    """Of float16; major: the layout of its right operand."""
     right = Operand("k" if major == "k" else "mn", 8, "async")
     return Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, 1)
 
@@ -153,7 +151,7 @@ def predicted(way: Way, target: Target) -> float:
 def fitted_constants(
     chosen: Sequence[Way], times: Sequence[Timing], target: Target
 ) -> dict[str, Measured]:
-    """The constants of `FITTED` that fit steady times, by their dotted names; none where they are no better than what is there."""
+    """The constants of `FITTED` that fit steady times, by their dotted names; none where they are no better than the present ones."""
     there = flat(target.model)
     names = [n for name in FITTED if (n := f"matmul.{name}") in there]
     pairs = [(w, t.seconds) for w, t in zip(chosen, times, strict=True) if t.steady]
@@ -173,6 +171,6 @@ def fitted_constants(
 
 
 def off(chosen: Sequence[Way], times: Sequence[Timing], target: Target) -> Iterator[float]:
-    """By how much of what was measured the model is off for each way."""
+    """The model's error relative to the measured time, for each candidate."""
     for way, time in zip(chosen, times, strict=True):
         yield predicted(way, target) / time.seconds - 1
