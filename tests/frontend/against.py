@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.capture import Captured, capture
@@ -15,6 +15,17 @@ from monotile.ir.signature import AliasLeaf, OutputLeaf, TensorLeaf, ValueLeaf
 from monotile.ir.verify import verify
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+class Of(nn.Module):
+    """A function of tensors as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *x: Tensor) -> Any:
+        return self.function(*x)
 
 
 def run(captured: Captured, args: Any, kwargs: Any) -> list[Any]:

@@ -8,16 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import monotile
-from tests.frontend.against import check
-
-
-class Of(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *x: Tensor) -> Any:
-        return self.function(*x)
+from tests.frontend.against import Of, check
 
 
 def positive(*shape: int) -> Tensor:

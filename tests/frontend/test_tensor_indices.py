@@ -10,16 +10,7 @@ from torch import Tensor, nn
 import monotile
 from monotile.errors import CaptureError, IndexOutOfRangeError
 from monotile.frontends.torch.capture import capture
-from tests.frontend.against import check
-
-
-class Of(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *x: Tensor) -> Any:
-        return self.function(*x)
+from tests.frontend.against import Of, check
 
 
 def schedule(x: Tensor, t: Tensor) -> Tensor:
@@ -97,12 +88,13 @@ def test_a_cache_is_updated_where_it_lies() -> None:
 
 
 def test_what_would_be_a_view_is_not_written_into() -> None:
-    def writes(x: Tensor, t: Tensor) -> Tensor:
-        made = torch.zeros(5, 3)
-        made[t][1:].add_(x)
-        return made
+    class Writes(nn.Module):
+        def forward(self, x: Tensor, t: Tensor) -> Tensor:
+            made = torch.zeros(5, 3)
+            made[t][1:].add_(x)
+            return made
 
     with pytest.raises(
         CaptureError, match=r"test_tensor_indices.py:\d+, in .*write x\[k\] = value"
     ):
-        capture(Of(writes), (torch.randn(()), torch.tensor(1)))
+        capture(Writes(), (torch.randn(()), torch.tensor(1)))

@@ -31,8 +31,7 @@ from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 # Multiplications from which on few rows also go to tensor cores, where they half fill an instruction: dot products of 8 x 4096 x 4096 took
-# 44 us,
-# of 8 x 25088 x 4096 491, of twenty 8 x 1024 x 256 14.5 (H100).
+# 44 us, of 8 x 25088 x 4096 491, of twenty 8 x 1024 x 256 14.5 (H100).
 MUCH = 1 << 25
 CHUNK = 512  # values of k times vectors of columns of a panel that stays in the first-level cache
 MOST_HELD = (
