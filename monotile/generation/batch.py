@@ -14,7 +14,7 @@ from monotile.generation.decoder import Decoder
 from monotile.generation.prompt import Reader
 from monotile.generation.rows import Ids, Rows, arranged, padded
 from monotile.generation.sampling import choose
-from monotile.generation.step import STOPS
+from monotile.generation.step import STOPS, next_position
 from monotile.runtime.module import CompiledModule
 from monotile.transform.iterate import Iterate
 
@@ -40,7 +40,7 @@ class BatchStep(nn.Module):
         capacity = self.decoder.capacity
         tokens = ids.index_select(1, at.reshape(1))
         logits = self.decoder(tokens, at.reshape(1), padding)
-        after = (at + 1).clamp(max=capacity - 1)
+        after = next_position(at, capacity)
         slots = torch.arange(capacity, device=ids.device)
         seen = torch.where((slots <= at) & (slots >= padding[:, None]), ids, tokens)
         given, most, top_k, seed, pad = (x.clone() for x in numbers[:5].unbind())  # no views, for torch.cond  # fmt: skip

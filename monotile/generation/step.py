@@ -31,7 +31,7 @@ class Step(nn.Module):
         news, stop = watched
         token = ids.index_select(0, at.reshape(1))
         logits = self.decoder(input_ids=token[None], cache_position=at.reshape(1))
-        after = (at + 1).clamp(max=self.capacity - 1)
+        after = next_position(at, self.capacity)
         seen = torch.where(torch.arange(self.capacity, device=ids.device) <= at, ids, ids[0])
         given, most, top_k, seed = (x.clone() for x in numbers.unbind())  # no views, for torch.cond
         chosen = choose(logits.float().reshape(-1), seen, controls, top_k, seed, after)
@@ -41,6 +41,12 @@ class Step(nn.Module):
         ids = ids.index_copy(0, after.reshape(1), written.reshape(1))
         ended = (after >= given) & (written == stops).any()
         return ids, after, (after + 1 < most) & ~ended & (stop == 0)
+
+
+def next_position(at: Tensor, capacity: int) -> Tensor:
+    """The position after `at`, at most the last one. at + 1 is also the new length of a cache: as one value, it would be read from the
+    cache, behind a hand-off, where each worker can count for itself."""
+    return at.clamp(max=capacity - 2) + 1
 
 
 def iterated(capacity: int) -> Iterate:

@@ -228,9 +228,10 @@ def replicate_results(s: PlanState) -> PlanState:
 
 
 def decide_everywhere(s: PlanState) -> PlanState:
-    """Scalars that decide, made by every worker for itself."""
+    """Scalars that decide or bound, made by every worker for itself."""
     assert s.memory is not None
-    body, places, on_chip = replicate_scalars(s.body, s.program, s.places, s.on_chip)
+    room = s.target.shared_bytes
+    body, places, on_chip = replicate_scalars(s.body, s.program, s.places, s.on_chip, room)
     return replace(s, body=body, memory=replace(s.memory, places=places), on_chip=on_chip)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim, LiveTasks, Stage, Step
-from monotile.plan.places import Place, Register, Value
+from monotile.plan.places import Place, Register, held_by_all
 
 Statements = Mapping[str, Compute | Scatter]
 Places = Mapping[str, tuple[Place, ...]]
@@ -25,8 +25,8 @@ def live_tasks(stage: Stage, statements: Statements, places: Places) -> tuple[Li
 
 
 def is_given(x: LiveTasks, places: Places) -> bool:
-    """Whether the size is a launch argument, which needs no wait."""
-    return any(isinstance(p, Value) for p in places[x.size])
+    """Whether every worker has the size, without a wait for others."""
+    return held_by_all(places[x.size])
 
 
 def _along(step: Step, k: int, statements: Statements, places: Places) -> LiveTasks | None:

@@ -153,8 +153,8 @@ Methods = Mapping[str, type[Method]]  # by the tag in JSON
 class Bound(Frozen, frozen=True):
     """Bounds of a step's walk along an axis, or reduction axis, of its anchor: from the value of the tensor `first` on and before that
     of `last` ("": from 0, to the extent). They are scalars, or have one element for each run of so many points of the anchor's axes
-    `at`; each task is within one run. All workers read them, after a hand-off that follows their write. known: they are launch
-    arguments and need no wait."""
+    `at`; each task is within one run. All workers read them, after a hand-off that follows their write. known: every worker has
+    them (`places.held_by_all`), so they need no hand-off of the grid."""
 
     axis: str
     first: str

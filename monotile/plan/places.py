@@ -155,5 +155,22 @@ def replicas_in(p: "Place") -> "tuple[Replica, ...]":
             return ()
 
 
+def held_by_all(places: "tuple[Place, ...]") -> bool:
+    """Whether every worker has a tensor at `places` without a hand-off of the grid: a launch argument, or its own copy on chip."""
+
+    def held(p: "Place | None") -> bool:
+        match p:
+            case None | Value() | Replica():
+                return True
+            case Rotate(_, _, _, both, first, last):
+                return all(map(held, (*both, first, last)))
+            case Final(of):
+                return held(of)
+            case _:
+                return False
+
+    return all(map(held, places))
+
+
 Place = Pointer | Value | Workspace | Strip | Shared | Replica | Register | Slice | Rotate | Final
 ON_CHIP = (Shared, Replica)

@@ -1,4 +1,5 @@
-"""Replicates the scalars that decide loops and branches: every worker computes them for itself, on chip, if they depend on no other worker.
+"""Replicates the scalars that decide loops and branches or bound live elements: every worker computes them for itself, on chip, if they
+depend on no other worker.
 
 All workers read such a scalar. Computed by one worker, it costs a grid hand-off and a load from the last-level cache; computed by each,
 a barrier of the block. So every worker carries the counters of a loop that may end early, and the values selected by them, for itself.
@@ -18,23 +19,26 @@ from monotile.ir.program import (
     Loop,
     Program,
     Scatter,
+    ends_of,
     looked_at,
     statements,
     used,
 )
-from monotile.plan.nodes import Body, Stage
-from monotile.plan.places import Final, Place, Register, Replica, Rotate, Workspace
+from monotile.plan.nodes import Body, Bound, Stage, Step
+from monotile.plan.places import Final, Place, Register, Replica, Rotate, Workspace, held_by_all
 from monotile.plan.streams import streams
 from monotile.plan.walk import each_stage, stages_in
 
 ALIGN = 16
+MOST = 32  # terms of a reduction that every worker makes for itself
 Places = dict[str, tuple[Place, ...]]
 
 
 def replicate_scalars(
-    body: Body, program: Program, places: Places, on_chip: int
+    body: Body, program: Program, places: Places, on_chip: int, room: int
 ) -> tuple[Body, Places, int]:
-    """`body` with the stages of such scalars run everywhere, the new places of the scalars, and the on-chip bytes of a worker."""
+    """`body` with the stages of such scalars run everywhere, the new places of the scalars, and the on-chip bytes of a worker: at most
+    `room`, else nothing changes."""
     found = _Scalars(program, places, body)
     wanted = found.wanted()
     if not wanted:
@@ -63,11 +67,20 @@ def replicate_scalars(
             continue
         new |= {c.param.name: (param,), c.out.name: (Final(param),)}
 
-    def everywhere(s: Stage) -> Stage:
-        own = s.steps[0].computes[0] in wanted
-        return msgspec.structs.replace(s, everywhere=True) if own else s
+    def moved(s: Stage) -> Stage:
+        steps = tuple(_with_known_bounds(x, new) for x in s.steps)
+        own = s.everywhere or s.steps[0].computes[0] in wanted
+        return msgspec.structs.replace(s, everywhere=own, steps=steps)
 
-    return each_stage(body, everywhere), new, end
+    return (each_stage(body, moved), new, end) if end <= room else (body, places, on_chip)
+
+
+def _with_known_bounds(step: Step, places: Mapping[str, tuple[Place, ...]]) -> Step:
+    def with_known(b: Bound) -> Bound:
+        known = all(held_by_all(places[n]) for n in (b.first, b.last) if n)
+        return msgspec.structs.replace(b, known=known)
+
+    return msgspec.structs.replace(step, bounds=tuple(map(with_known, step.bounds)))
 
 
 class _Scalars:
@@ -87,7 +100,7 @@ class _Scalars:
         weights = (w.tensor for w in program.weights if not w.table)
         self.given = frozenset(t.name for t in (*program.inputs, *weights))
         self.given -= old_values(program).union(program.watched)
-        single = (n for n, s in self.computes.items() if s.out.size == 1 and s.combiner is None)
+        single = (n for n, s in self.computes.items() if s.out.size == 1 and _terms(s) <= MOST)
         self.elsewhere = {t.name for t in program.outputs}.union(self._elsewhere())
         movable = (Register, Workspace, Rotate)
         self.able = {
@@ -143,10 +156,11 @@ class _Scalars:
         return held and c.init.name in self.able | self.given and c.result.name in self.able
 
     def wanted(self) -> frozenset[str]:
-        """The part of `able` needed: the deciding scalars, their operands, the tensors carried with them, and those computed in the same
-        stages."""
+        """The part of `able` needed: the scalars that decide or bound, their operands, the tensors carried with them, and those computed
+        in the same stages."""
         out: set[str] = set()
-        todo = [t.name for s in self.every for t in looked_at(s) if self._known(t.name)]
+        ends = (ends_of(s) if isinstance(s, Compute) else looked_at(s) for s in self.every)
+        todo = [t.name for of in ends for t in of if self._known(t.name)]
         while todo:
             name = todo.pop()
             if (carry := self.carry_of.get(name)) is not None:
@@ -156,9 +170,13 @@ class _Scalars:
             out.add(name)
             todo += self.stage_of[name]
             todo += (t.name for t in used(self.computes[name]))
-            ends = ({c.init.name, c.result.name} for c in self.carry_of.values())
-            todo += (n for both in ends if name in both for n in both - out)
+            carries = ({c.init.name, c.result.name} for c in self.carry_of.values())
+            todo += (n for both in carries if name in both for n in both - out)
         return frozenset(out)
+
+
+def _terms(s: Compute) -> int:
+    return math.prod(a.extent for a in s.reduce)
 
 
 def _is_plain(s: Stage) -> bool:

@@ -43,8 +43,11 @@ def test_an_answer() -> None:
     ids = prompt(3)
     right = expected(copy.deepcopy(model).double(), ids, 6)
     call = lm.call(ids[0], 6)
-    fast = Emulated(Step(lm.decoder, 64).eval(), call, iterate=iterated(64), chooser=STREAMED)
+    fast = Emulated(Step(lm.decoder, 64).eval(), call, 4, iterate=iterated(64), chooser=STREAMED)
     (_,) = parts(fast)  # the layers are a loop
+    (own,) = (s for s in stages_in(fast.plan.body) if isinstance(s.steps[0].method, Attend))
+    assert own.late  # each worker counts the live keys for itself
+    assert all(b.known for b in own.steps[0].bounds)
     written, last, _ = fast(*call)
     assert written[: int(last) + 1].tolist() == right[0].tolist()
 

@@ -17,6 +17,7 @@ from monotile.pipeline import for_target, schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Bound, Dim, Plan, Stage, Step
 from monotile.plan.one_point import one_point
+from monotile.plan.places import Workspace
 from monotile.plan.printer import show_stages
 from monotile.plan.walk import each_stage, stages_in
 from monotile.targets.cpu.target import cpu_target
@@ -94,10 +95,34 @@ def test_a_bound_is_read_behind_whoever_wrote_it() -> None:
     (first,) = (s for s in stages_in(plan.body) if any(x.bounds for x in s.steps[:1]))
     unwaited = each_stage(plan.body, lambda s: replace(s, handoff="none") if s == first else s)
     refused(replace(plan, body=unwaited), program, "reads live_")
-    late = each_stage(plan.body, lambda s: replace(s, late=True) if s == first else s)
-    refused(replace(plan, body=late), program, "known behind the hand-off")
     order = tuple(sorted(plan.body, key=lambda n: n != first))
     refused(replace(plan, body=order), program, "before anything wrote it")
+
+
+def test_every_worker_has_the_bounds_that_it_can_compute() -> None:
+    """So that their readers need no wait for them, and may find their addresses while they wait for other operands."""
+    plan, program = made(CUDA)
+    bounds = {n for s in stages_in(plan.body) for x in s.steps for b in x.bounds for n in (b.first, b.last)}  # fmt: skip
+    assert all(b.known for s in stages_in(plan.body) for x in s.steps for b in x.bounds)
+    assert {s.steps[0].computes[0] for s in stages_in(plan.body) if s.everywhere} == bounds
+    elsewhere = {n: (Workspace(0),) for n in bounds}
+    refused(replace(plan, places=plan.places | elsewhere), program, "what is not each worker's own")
+    by_one = each_stage(plan.body, lambda s: replace(s, everywhere=False))
+    refused(replace(plan, places=plan.places | elsewhere, body=by_one), program, "is behind a hand-off")  # fmt: skip
+
+
+def test_only_known_bounds_are_read_early() -> None:
+    plan, program = made(CUDA)
+
+    def unknown(x: Step) -> Step:
+        return replace(x, bounds=tuple(replace(b, known=False) for b in x.bounds))
+
+    def waits(s: Stage) -> Stage:
+        late = replace(s, late=True, handoff="grid")
+        return late if any(x.bounds for x in s.steps[:1]) else s
+
+    late = steps(replace(plan, body=each_stage(plan.body, waits)), unknown)
+    refused(late, program, "known behind the hand-off")
 
 
 def test_undefined_terms_do_not_count() -> None:

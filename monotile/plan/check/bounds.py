@@ -6,7 +6,7 @@ from monotile.kernels.registry import family_of, suits
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Step
 from monotile.plan.one_point import one_point
-from monotile.plan.places import Value
+from monotile.plan.places import held_by_all
 from monotile.targets.target import Target
 
 
@@ -23,8 +23,8 @@ def check_bounds(step: Step, view: View, target: Target) -> None:
     own_bounds = {(b.axis, b.first, b.last, b.at) for b in step.bounds}
     for b in step.bounds:
         ends = [view.places[n] for n in (b.first, b.last) if n]
-        if b.known and not all(isinstance(p, Value) for places in ends for p in places):
-            fail(f"{view.stage.name}: a bound of {anchor.out.name} is not known by value")
+        if b.known and not all(map(held_by_all, ends)):
+            fail(f"{view.stage.name}: a bound of {anchor.out.name} is behind a hand-off")
         x = said.get((b.axis, b.first, b.last, b.at))
         if x is None or not isinstance(anchor, Compute):
             fail(

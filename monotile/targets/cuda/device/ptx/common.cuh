@@ -161,6 +161,11 @@ __device__ __forceinline__ void trap(unsigned* p, unsigned x) {
   asm volatile("trap;");
 }
 
+// Asks for what lies there to be brought into the last-level cache.
+__device__ __forceinline__ void request(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
+
 // Waits for a moment.
 __device__ __forceinline__ void pause() { asm volatile("nanosleep.u32 1;"); }
 

@@ -282,10 +282,6 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// Asks for what lies there to be brought into the last-level cache.
-__device__ __forceinline__ void request(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
-}
 
 // Two 16-bit floats at a time, each rounded once.
 #define MT_PAIR(NAME, OP)                                                                      \

@@ -7,6 +7,7 @@ namespace mt::ptx {
 inline unsigned opaque(unsigned x) { return x; }
 inline unsigned recompute(unsigned x) { return x; }
 inline void pause() {}
+inline void request(const void* from) { (void)*static_cast<const volatile char*>(from); }
 template <class T>
 T* recompute(T* p) { return p; }
 inline unsigned uniform(unsigned x) { return emulator::exchange(&x, 1)[0][0]; }

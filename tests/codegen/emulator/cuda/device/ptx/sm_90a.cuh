@@ -140,7 +140,6 @@ inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 poli
   emulator::copy_to(barrier, {emulator::shared(to), static_cast<const char*>(from), int(bytes), int(bytes)});
 }
 // Whatever lies outside of memory is found by reading it.
-inline void request(const void* from) { (void)*static_cast<const volatile char*>(from); }
 inline void arrival_wait(u32 barrier, u32 parity) {
   while (emulator::arrival(barrier).phase % 2 == parity) {
     emulator::let_arrive(barrier);
