@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import Dim
 
 import monotile
+from monotile.frontends.torch.sizes.ranges import Ranges
 
 ROWS = Dim("rows", max=12)
 DIM = 4
@@ -183,3 +184,30 @@ def test_a_number_in_a_result() -> None:
         found = fast(torch.ones(n, DIM))
         assert (type(found), found.count, found.name) == (Counted, n, "counted")
         assert found.x.shape == (n, DIM)
+
+
+def test_bounds_are_of_the_sizes_that_conditions_leave() -> None:
+    whole = Ranges((("n", 1, 24),), ("min(8, n) > 1", "min(8, n) == n"))
+    assert whole.allowed().of == (("n", 2, 8),)
+
+
+@pytest.mark.wide
+def test_chunks_of_which_the_example_has_one() -> None:
+    """PyTorch takes the number of chunks for 1 then, and other numbers are another path."""
+    qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x, g = x.view(1, -1, 2, DIM), x.view(1, -1, 2, DIM).sum(-1)
+        out, _ = qwen.torch_chunk_gated_delta_rule(x, x * 0.5, x, -g.abs(), g.sigmoid(), 4)
+        return (out.reshape(-1, DIM) * x.reshape(-1, DIM)).reshape(x.shape[1], 2 * DIM)
+
+    def rows(n: int) -> torch.Tensor:
+        return torch.randn(n, 2 * DIM)
+
+    shapes = ({0: Dim("rows", max=12)},)
+    model = Of(f)
+    with torch.no_grad():
+        fast = monotile.compile(model, (rows(3),), target="cpu", dynamic_shapes=shapes)
+        for n in (1, 2, 3, 4, 5, 9, 12):
+            x = rows(n)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)

@@ -35,6 +35,12 @@ class Ranges(msgspec.Struct, frozen=True):
         left = tuple(t for t in self.conditions if not _always(t, ends))
         return Ranges(ends, left, self.fixed)
 
+    def allowed(self) -> "Ranges":
+        """The ranges without sizes at their ends that the conditions exclude: a call with these is told which condition it breaks."""
+        tried = ((x, self.values(x[0])) for x in self.of)
+        ends = tuple((x[0], min(v), max(v)) if v else x for x, v in tried)
+        return msgspec.structs.replace(self, of=ends)
+
     def values(self, text: str) -> tuple[Any, ...]:
         """The values of a Python expression for all possible sizes; empty if these are too many, or if the expression has other symbols."""
         return _values(text, self.of, self.conditions)

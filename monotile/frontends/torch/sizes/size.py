@@ -257,7 +257,8 @@ class Shapes:
     """Converts PyTorch's shapes to ints and Sizes within `ranges`. A symbol with one value becomes that number."""
 
     def __init__(self, ranges: Ranges = NO_RANGES) -> None:
-        of, self._calls = ranges.of, ranges
+        self._calls = ranges.allowed()
+        of = self._calls.of
         self._ranges = {n: ValueRanges(low, high) for n, low, high in of}
         self._fixed: dict[str, Any] = {n: low for n, low, high in of if low == high}
 
