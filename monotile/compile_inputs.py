@@ -19,7 +19,7 @@ from monotile.frontends.torch.training import is_in_eval
 from monotile.passes.programs import ProgramState
 from monotile.plan.nodes import Plan
 from monotile.runtime.fingerprint import exported_key
-from monotile.runtime.zeros import ascending_in, zeros_of
+from monotile.runtime.parameter_values import ascending_in, zeros_of
 from monotile.targets.target import Target
 from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import Order

@@ -17,9 +17,9 @@ from monotile.ir.signature import (
     ValueLeaf,
 )
 from monotile.runtime.binding import Call, bound
+from monotile.runtime.pytrees import children, constructor, describe_call, is_leaf
 from monotile.runtime.sizes import Shape
 from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, kernel_readable, torch_dtype
-from monotile.runtime.trees import children, constructor, describe_call, is_leaf
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 

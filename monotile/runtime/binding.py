@@ -6,7 +6,7 @@ import torch
 
 from monotile.errors import InputError
 from monotile.ir.signature import Signature
-from monotile.runtime.trees import children
+from monotile.runtime.pytrees import children
 
 Call = tuple[tuple[object, ...], dict[str, object]]
 

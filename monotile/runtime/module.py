@@ -19,14 +19,14 @@ from monotile.runtime import saved
 from monotile.runtime.arguments import Arguments, Results
 from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
-from monotile.runtime.followed import Followed
 from monotile.runtime.panels import Copies
+from monotile.runtime.parameter_values import Watch, gather
 from monotile.runtime.profile import Profile, decode
 from monotile.runtime.random_state import reseed
+from monotile.runtime.replaced_parameters import ReplacementCheck
 from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
 from monotile.runtime.states import Held, Weights, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable, same
-from monotile.runtime.zeros import Watch, gather
 from monotile.targets.backend import Kernel, Running
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
@@ -66,7 +66,7 @@ class CompiledModule:
         """
         self._artifact = artifact
         self._smaller: tuple[CompiledModule, ...] = ()
-        self._followed: Followed | None = None
+        self._replacements: ReplacementCheck | None = None
         backend = backend_of(artifact.target)
         self._device = device or backend.device(
             [parameters[n] for n in artifact.parameters if n != RANDOM_STATE]
@@ -112,8 +112,8 @@ class CompiledModule:
         """The model's results. Raises InputError for arguments that differ from the compiled ones."""
         if self._kernel is None:
             raise TargetError(self._obstacle)
-        if self._followed is not None:
-            self._followed.look(self)
+        if self._replacements is not None:
+            self._replacements.check(self)
         leaves = self._arguments.leaves(args, kwargs)
         if self._sizes is None:
             return self._run(self._kernel, leaves, NO_SIZES)
@@ -154,7 +154,7 @@ class CompiledModule:
     def follow(self, model: torch.nn.Module) -> "CompiledModule":
         """This module, whose calls warn where `model` no longer has the parameters that they read."""
         names = dict.fromkeys(n for m in self.classes for n in m._artifact.parameters)
-        self._followed = Followed(model, names)
+        self._replacements = ReplacementCheck(model, names)
         return self
 
     @property
@@ -306,8 +306,8 @@ class CompiledModule:
         found = [module._known(state) for module in self.classes]
         for module, known in zip(self.classes, found, strict=True):
             module._take(known)
-        if self._followed is not None:
-            self._followed.agree()
+        if self._replacements is not None:
+            self._replacements.accept()
 
     def reads_equal(self, name: str, x: torch.Tensor) -> bool:
         """Whether `x` has the values that the kernel reads as parameter `name`."""

@@ -16,7 +16,7 @@ from monotile.ir.expr import Axis, Expr, Load, Select, add, idx, mul, substitute
 from monotile.ir.program import Compute, expressions
 from monotile.kernels.common.cuda_prefetch import always_there, known_ahead, looked_up, read_at_once
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
-from monotile.kernels.elementwise.cuda_turns import Turns
+from monotile.kernels.elementwise.cuda_iterations import Iterations
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.elementwise.prefetch import is_large, tensors
 
@@ -147,4 +147,4 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
         with e.vector(own.width):
             write_element(e, site, point)
 
-    Turns(e, site, own, count, arrays, there, finish).write()
+    Iterations(e, site, own, count, arrays, there, finish).write()

@@ -42,7 +42,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     room = MOST_WORDS
     if turns > LONG * most:
         room *= 2
-        most *= 2 if len(step.dims) == 1 else 1  # see `cuda_turns.py`
+        most *= 2 if len(step.dims) == 1 else 1  # see `cuda_iterations.py`
     for what in ("all", "large"):
         words = _words((x for x in others if what == "all" or is_large(x)), width)
         if not words:

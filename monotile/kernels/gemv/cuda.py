@@ -11,7 +11,7 @@ from monotile.codegen.site import Site
 from monotile.ir.expr import Axis, Expr, idx, mul
 from monotile.kernels.common.cuda_threads import region
 from monotile.kernels.gemv import cuda_columns, cuda_dots, cuda_mma
-from monotile.kernels.gemv.cuda_sides import ask_sides, bring_sides, request_sides
+from monotile.kernels.gemv.cuda_decode_operands import ask_sides, bring_sides, request_sides
 from monotile.kernels.gemv.cuda_tasks import (
     TaskRows,
     row_of_slot,

@@ -9,7 +9,7 @@ from monotile.kernels.common.cuda_operands import ELEMENT
 from monotile.kernels.common.cuda_threads import region
 from monotile.kernels.gemv import tiles
 from monotile.kernels.gemv.cuda_decode import write_decode
-from monotile.kernels.gemv.cuda_sides import Copied, store_sides
+from monotile.kernels.gemv.cuda_decode_operands import Copied, store_sides
 from monotile.kernels.gemv.cuda_tasks import TaskRows
 from monotile.kernels.gemv.cuda_vectors import write_in_memory, write_on_chip
 from monotile.kernels.gemv.method import GemvMma

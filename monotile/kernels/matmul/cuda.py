@@ -12,9 +12,9 @@ from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
-from monotile.kernels.common.cuda_asked_rows import ask_next, take, write_ahead
 from monotile.kernels.common.cuda_config import PRODUCT, config
 from monotile.kernels.common.cuda_epilogue import KERNEL, Parts, Sums, write_epilogue
+from monotile.kernels.common.cuda_prefetch_rows import prefetch_next_rows, take, write_prefetch
 from monotile.kernels.common.cuda_rows import each_round, rows_of
 from monotile.kernels.common.cuda_threads import each_batch
 from monotile.kernels.common.cuda_unaligned import write_copies
@@ -117,11 +117,11 @@ def _write_rows(e: VectorEmitter, p: ProductSite, method: MatmulRows, sides: Sid
     w.define("group")
     at = f"sums + {p.m.variable.name} * Product::SUM_PITCH + start * {method.vector}"
     step = rows_of(e, p.site, method, p.m, threads, f"mt::total<Product, {method.vector}>({at})")
-    asked = write_ahead(step)
+    prefetched = write_prefetch(step)
     head = "auto rows = [&](const Product::Sum* sums)"
     with w.open(head, ["sums"], fence=True, tail=";"), each_round(step):
-        ask_next(step, asked.by_round)
-        take(step, asked.once, "early")
+        prefetch_next_rows(step, prefetched.by_round)
+        take(step, prefetched.once, "early")
         step.evaluate()
     return "mt::NoFetch{}, mt::row_epilogue(ahead, rows)"
 

@@ -2,7 +2,7 @@
 
 import math
 
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.lines import Lines
 from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import exact_width
@@ -68,7 +68,7 @@ def _at_once(c: Checked, r: Reduce) -> str:
     """What is wrong with what a lane, or a group of them, has at once; "" for nothing."""
     anchor = c.anchor
     assert isinstance(anchor, Compute)
-    if (ends := own_ends(anchor)) is not None:
+    if (ends := segment_ends(anchor)) is not None:
         alike = r.outputs == 1 or anchor.axes[-1] not in ends.axes
         if r.vector * r.windows * r.together * r.runs > 1 or not alike:
             return "each output has ends of its own"

@@ -4,7 +4,7 @@ import functools
 import math
 
 from monotile.analysis.affine import offset
-from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.ir.expr import Axis, children, loads, walk
 from monotile.ir.program import Compute
@@ -24,7 +24,7 @@ def _on_cpu(s: Compute, inner: Axis, tiles: RegisterTiles) -> tuple[float, float
     """Operations besides the arithmetic, of each term and of each output: elements that are gathered, and the lanes of an output that come together.
     inner: the axis along which terms are neighbours. Vectors run along it or along the outputs, about as `simd_of` decides where memory is known."""
     terms, outputs = _vectors(s, inner), _vectors(s, s.axes[-1]) if s.axes else 1
-    across = 1 < outputs and terms <= outputs and terms < FEW and own_ends(s) is None
+    across = 1 < outputs and terms <= outputs and terms < FEW and segment_ends(s) is None
     axis = s.axes[-1] if across else inner
     apart = sum(abs(offset(x).coefficient(axis)) > 1 for x in distinct_loads(s.body))
     return tiles.gather * apart, 0.0 if across else tiles.together

@@ -8,7 +8,7 @@ import msgspec
 
 from monotile.analysis.affine import normalised_indices
 from monotile.analysis.encoding import coded_sides
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.base import plus
 from monotile.codegen.loops import Loops, Row, Walk
 from monotile.codegen.site import Point, Site, ordered, unflatten
@@ -21,7 +21,7 @@ from monotile.kernels.common.cpu_columns import MOST_HELD, hold_columns, of_colu
 from monotile.kernels.common.cpu_decode import write_decoded
 from monotile.kernels.reduction.cpu_windows import write_windows
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
-from monotile.kernels.reduction.own_ends import write_ends
+from monotile.kernels.reduction.segmented import write_ends
 from monotile.kernels.reduction.simd import (
     POSITIONS,
     adds_floats,
@@ -81,7 +81,7 @@ def _accumulate(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Along
     total = e.writer.fresh("s")
     e.writer.write(f"{_kind(e, c)} {total} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
     walks = [e.walked(a, site) for a in order]
-    if (ends := own_ends(c)) is not None:
+    if (ends := segment_ends(c)) is not None:
         first, end = write_ends(e, ends, point)
         start = Axis(first, order[0].extent) if first.isidentifier() else idx(int(first))
         walks = [Walk(start, e.short(f"{end} - {first}"))]

@@ -3,8 +3,8 @@
 from monotile.codegen.block import READY, BlockEmitter
 from monotile.codegen.site import Site
 from monotile.kernels.reduction.cuda_columns import write_columns
-from monotile.kernels.reduction.cuda_held import write_weights_early
 from monotile.kernels.reduction.cuda_lanes import write_lanes
+from monotile.kernels.reduction.cuda_register_weights import write_weights_early
 from monotile.kernels.reduction.cuda_slots import write_slots
 from monotile.kernels.reduction.cuda_windows import write_windows
 from monotile.kernels.reduction.method import Reduce

@@ -7,7 +7,7 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
@@ -19,7 +19,7 @@ from monotile.kernels.common.cuda_live import is_live, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
 from monotile.kernels.reduction.method import Reduce, ReduceMoments
-from monotile.kernels.reduction.own_ends import write_ends
+from monotile.kernels.reduction.segmented import write_ends
 
 
 def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -64,7 +64,7 @@ def _accumulate(
     assert isinstance(anchor, Compute)
     axes = [anchor.reduce[p] for p in method.order]
     rows = math.prod(a.extent for a in axes)
-    ends = own_ends(anchor)
+    ends = segment_ends(anchor)
     with ExitStack() as stack:
         w.write(f"const idx vector = round * {across} + column;")
         w.define("vector")

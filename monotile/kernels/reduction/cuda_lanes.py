@@ -8,7 +8,7 @@ once.
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
-from monotile.analysis.ends import OwnEnds, own_ends
+from monotile.analysis.ends import SegmentEnds, segment_ends
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
@@ -30,7 +30,7 @@ from monotile.kernels.common.cuda_threads import inside, placed, spread
 from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
 from monotile.kernels.reduction.form import Form, form_of
 from monotile.kernels.reduction.method import Reduce, ReduceMoments
-from monotile.kernels.reduction.own_ends import LIVE, own_terms, write_ends
+from monotile.kernels.reduction.segmented import LIVE, segment_terms, write_ends
 
 
 def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -72,7 +72,7 @@ def write_groups(e: VectorEmitter, form: Form) -> None:
 
 def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
     """Each lane's part of every output."""
-    ends = own_ends(form.anchor)
+    ends = segment_ends(form.anchor)
     if isinstance(site.step.method, ReduceMoments):
         _accumulate_moments(e, site, form, op)
         return
@@ -136,7 +136,7 @@ def each_vector(e: VectorEmitter, site: Site, form: Form) -> Generator[dict[str,
 
 @contextmanager
 def _each_own_term(
-    e: VectorEmitter, site: Site, form: Form, ends: OwnEnds
+    e: VectorEmitter, site: Site, form: Form, ends: SegmentEnds
 ) -> Generator[dict[str, Expr]]:
     """The same in a loop over a lane's terms of its only output, which has ends of its own."""
     w, (axis,) = e.writer, form.axes
@@ -149,7 +149,7 @@ def _each_own_term(
         where = _clamped(e, site, spread(Axis("run", form.all_runs), site.ranges))
         point = placed(site.point, where) | where
         limits = write_ends(e, ends, point)
-        with own_terms(e, "term", limits, form.unroll, "group_lane", form.lanes):
+        with segment_terms(e, "term", limits, form.unroll, "group_lane", form.lanes):
             yield point | {axis.name: Axis("term", axis.extent)}
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from monotile.analysis.ends import OwnEnds, neutral, own_ends
+from monotile.analysis.ends import SegmentEnds, neutral, segment_ends
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.base import VALUES
 from monotile.codegen.packs import LANE, lane_of
@@ -40,7 +40,7 @@ from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed
 from monotile.kernels.reduction.method import Reduce
-from monotile.kernels.reduction.own_ends import LIVE, write_ends
+from monotile.kernels.reduction.segmented import LIVE, write_ends
 from monotile.kernels.reduction.slots import Slots, slots_of
 
 
@@ -54,7 +54,7 @@ class _Walk:
     slots: Slots
     width: int
     op: str
-    ends: OwnEnds
+    ends: SegmentEnds
     some: Expr | None
 
     @property
@@ -162,7 +162,7 @@ def write_slots(e: VectorEmitter, site: Site, method: Reduce) -> None:
 
 def _walk(e: VectorEmitter, site: Site, method: Reduce) -> _Walk:
     anchor = site.anchor
-    ends = own_ends(anchor) if isinstance(anchor, Compute) else None
+    ends = segment_ends(anchor) if isinstance(anchor, Compute) else None
     if ends is None or not isinstance(anchor, Compute) or anchor.combiner is None:
         raise InternalError(f"step {site.step.computes} has no outputs with ends of their own")
     op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"

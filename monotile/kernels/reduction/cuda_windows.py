@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 import msgspec
 
 from monotile.analysis.affine import normalised_indices
-from monotile.analysis.ends import OwnEnds, neutral, own_ends
+from monotile.analysis.ends import SegmentEnds, neutral, segment_ends
 from monotile.analysis.masked import without_masks
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.packs import LANE, lane_of
@@ -26,7 +26,7 @@ from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
 from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
 from monotile.kernels.reduction.method import Reduce, ReduceMoments
-from monotile.kernels.reduction.own_ends import LIVE, own_terms, within, write_ends
+from monotile.kernels.reduction.segmented import LIVE, segment_terms, within, write_ends
 
 
 def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -45,9 +45,9 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         axes = [anchor.reduce[p] for p in method.order]
         with ExitStack() as loops:
             slid = axes[-1:] if own.windows > 1 else []
-            if (ends := own_ends(anchor)) is not None:
+            if (ends := segment_ends(anchor)) is not None:
                 site, limits = _own_walk(e, site, own, ends)
-                loops.enter_context(own_terms(e, axes[0].name, limits, method.unrolled[0]))
+                loops.enter_context(segment_terms(e, axes[0].name, limits, method.unrolled[0]))
                 blocks = []
             else:
                 blocks = [
@@ -80,7 +80,7 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
 
 
 def _own_walk(
-    e: VectorEmitter, site: Site, own: ThreadMap, ends: OwnEnds
+    e: VectorEmitter, site: Site, own: ThreadMap, ends: SegmentEnds
 ) -> tuple[Site, tuple[str, str]]:
     """`site` with the terms between the ends of a thread's outputs, and these. What leaves none of a vector's terms (the zeros behind a row) ends
     the walk before its first one: a branch for each term would keep the look-ups of several apart."""

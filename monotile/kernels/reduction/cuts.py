@@ -8,7 +8,7 @@ import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.encoding import coded_sides
-from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.choice.digest import digest_statements
 from monotile.ir.expr import Axis, loads
@@ -113,7 +113,7 @@ def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
     """The method for a reduction of which `workers` workers make `elements` outputs together."""
     inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
     order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
-    vector = widest(s, s.reduce[inner], target) if own_ends(s) is None else 1
+    vector = widest(s, s.reduce[inner], target) if segment_ends(s) is None else 1
     if not target.has.lockstep:
         return Reduce(1, vector, order)
     outputs = _side_by_side(s, elements, workers, target)
@@ -183,7 +183,7 @@ def windowed(
     they divide of the axis before the last. after: operations that follow an output. odd: a task has all of that axis, of which the last windows may begin
     earlier if nothing divides it."""
     found = sliding(s)
-    if method.outputs == 1 or method.by_columns or found is None or s.live or own_ends(s):
+    if method.outputs == 1 or method.by_columns or found is None or s.live or segment_ends(s):
         return method
     target = context.target
     terms, most = s.reduce[found.reduce].extent, fitted(target.model.reduction).windows
@@ -226,7 +226,7 @@ def _window_dims(s: Compute, method: Reduce, target: Target) -> Iterator[tuple[D
 def _whole_rows(s: Compute, method: Reduce, target: Target) -> tuple[Dim, ...]:
     """One task a worker of whole rows, whose columns have the same ends: a thread with several of them reads these once. () where it cannot have
     them, or there are too few rows."""
-    if method.lanes > 1 or method.outputs == 1 or own_ends(s) is None or s.live:
+    if method.lanes > 1 or method.outputs == 1 or segment_ends(s) is None or s.live:
         return ()
     *before, last = s.axes
     rows = math.prod(a.extent for a in before)
@@ -239,7 +239,7 @@ def _whole_rows(s: Compute, method: Reduce, target: Target) -> tuple[Dim, ...]:
 
 def _alike(s: Compute) -> bool:
     """Whether neighbours along the last axis have the same terms."""
-    ends, last = own_ends(s), s.axes[-1]
+    ends, last = segment_ends(s), s.axes[-1]
     return last not in flat.runs_of(s) and (ends is None or last not in ends.axes)
 
 

@@ -7,7 +7,7 @@ precision (`kernels/common/moments.py`). The normalised tensor is then read once
 import msgspec
 
 from monotile.analysis.dependence import follows, loads_of
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.ir.dtype import DType
 from monotile.ir.program import Compute
 from monotile.kernels.common.moments import is_squares
@@ -50,7 +50,7 @@ def why_not_one_pass(step: Step, statements: Statements) -> str:
         return "a sum is no Scatter"
     if total.combiner != "sum" or squares.combiner != "sum" or total.live or squares.live:
         return "only sums of all terms are"
-    if own_ends(total) is not None or own_ends(squares) is not None:
+    if segment_ends(total) is not None or segment_ends(squares) is not None:
         return "each output has ends of its own"
     if method.at_once or method.windows > 1 or method.simd is not None:
         return "a thread has its outputs one by one"

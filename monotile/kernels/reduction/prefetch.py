@@ -2,7 +2,7 @@
 
 import math
 
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.address import WIDEST
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import distinct_loads
@@ -44,7 +44,12 @@ def pinnable(
     """The weights that the step multiplies with, of lanes along the reduction."""
     anchor, method = statements[step.computes[0]], step.method
     assert isinstance(method, Reduce)
-    if method.side_by_side or step.bounds or not isinstance(anchor, Compute) or own_ends(anchor):
+    if (
+        method.side_by_side
+        or step.bounds
+        or not isinstance(anchor, Compute)
+        or segment_ends(anchor)
+    ):
         return ()
     steady = target.has.lockstep and form_of(anchor, step.dims, method, target.threads).steady
     every = distinct_loads(anchor.body)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.codegen.lines import Lines
 from monotile.codegen.site import Site
@@ -74,7 +74,7 @@ def settle(where: Settling) -> Method:
     site = replace(site, anchor=msgspec.structs.replace(site.anchor, body=body))
     near = {k.image for k in images}
     best = _cheapest(site, method, where, lambda t: t in near or view.on_chip(t))
-    own = own_ends(best.anchor) is not None
+    own = segment_ends(best.anchor) is not None
     unroll = min(_at_once(best.anchor, best.lanes), best.turns) if own else best.unroll
     return msgspec.structs.replace(method, together=best.together, runs=best.runs, unroll=unroll)
 
@@ -102,7 +102,7 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     width = narrowed(width, elements(dims) // method.windows, where.target.threads)
     order = method.order or tuple(range(len(anchor.reduce)))
     extents = [anchor.reduce[p].extent for p in order]
-    ends = own_ends(anchor) is not None
+    ends = segment_ends(anchor) is not None
     unrolled = (
         (_at_once(anchor, 1),)
         if ends
@@ -197,7 +197,7 @@ def _cheapest(
 
 def _ways(form: Form, size: int) -> Iterator[Form]:
     """Outputs that a group may have at once. size: bytes of the narrowest element."""
-    if not form.outputs or own_ends(form.anchor) is not None:
+    if not form.outputs or segment_ends(form.anchor) is not None:
         yield form
         return
     most = MOST_TOGETHER if form.lanes * form.width * size >= SIDE_BY_SIDE else 1

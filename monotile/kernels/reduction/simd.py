@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from monotile.analysis.contraction import factors
 from monotile.analysis.encoding import coded_sides
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
 from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, idx, loads, substitute
@@ -80,7 +80,7 @@ def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
 def lines_of(c: Compute, body: Expr, run: Axis, lines: Lines) -> tuple[Load, Load] | None:
     """Of a sum of products, where along `run` both factors are elements side by side: what they load first. body: the term at a position of `run`."""
     products = isinstance(body, Binary) and body.op == "mul" and adds_floats(c)
-    if not products or run.extent < LINE or own_ends(c) is not None:
+    if not products or run.extent < LINE or segment_ends(c) is not None:
         return None
     assert isinstance(body, Binary)
     a, b = (x.x if isinstance(x, Cast) else x for x in (body.a, body.b))
@@ -100,7 +100,7 @@ def lines_of(c: Compute, body: Expr, run: Axis, lines: Lines) -> tuple[Load, Loa
 def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
     """Outputs along which vectors had better run than along the terms of one, where a vector is worth `terms` of these; 0 for none."""
     ranges = ordered(site)
-    if not ranges or own_ends(c) is not None:
+    if not ranges or segment_ends(c) is not None:
         return 0
     x, point = lines.straightened(*outputs_along(site, c, ranges[-1]))
     outputs = _lanes(lines, substitute(c.body, dict(point)), x)
@@ -156,7 +156,7 @@ def why_not(c: Compute, method: Reduce, site: Site, lines: Lines) -> str:
         return "its vectors cannot run along outputs"
     if not site.ranges:
         return "there are no outputs side by side"
-    if own_ends(c) is not None:
+    if segment_ends(c) is not None:
         return "each output has ends of its own"
     if simd.windows and (simd.part or windows_of(site, c, order, lines) is None):
         return "its terms are no windows of neighbours"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from monotile.analysis.affine import constant_run, offset
-from monotile.analysis.ends import OwnEnds, own_ends, share_of_terms
+from monotile.analysis.ends import SegmentEnds, segment_ends, share_of_terms
 from monotile.ir.expr import Expr, Load, loads, walk
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, value_of
@@ -56,7 +56,7 @@ class Slots:
 
 def slots_of(anchor: Compute, dims: Sequence[Dim], width: int, counts: tuple[int, ...]) -> Slots:
     """Of a step with vectors of `width` outputs."""
-    ends = own_ends(anchor)
+    ends = segment_ends(anchor)
     differ = ends.axes if ends is not None else frozenset()
     sizes = [d.extent if d.stage is None else d.tile + d.lead for d in dims]
     extents = (*sizes[:-1], sizes[-1] // width)
@@ -66,7 +66,7 @@ def slots_of(anchor: Compute, dims: Sequence[Dim], width: int, counts: tuple[int
 
 def why_not_several(anchor: Compute) -> str:
     """Why a thread makes one output after the other; "" where it may have several."""
-    ends = own_ends(anchor)
+    ends = segment_ends(anchor)
     if ends is None:
         return "its outputs have no ends of their own"
     return "" if _sure(ends.body) else "what its terms look up has to be checked"
@@ -93,7 +93,7 @@ def cheapest(
 ) -> tuple[Reduce, float]:
     """`method`, whose outputs have ends of their own and are made by a thread each, with as many at once, and as many terms of each, as cost least;
     and about how many cycles a task takes then."""
-    ends = own_ends(anchor)
+    ends = segment_ends(anchor)
     assert ends is not None
     work = _Work.of(anchor, followers, ends, method.outputs)
     most = min(MOST_TURNS, anchor.reduce[0].extent)
@@ -110,7 +110,7 @@ def cheapest(
 
 def cycles_of_lanes(anchor: Compute, outputs: int, lanes: int, turns: int, target: Target) -> float:
     """The same of a task whose outputs are made by `lanes` threads each, with so many terms of a thread at once."""
-    ends = own_ends(anchor)
+    ends = segment_ends(anchor)
     assert ends is not None
     work = _Work.of(anchor, (), ends, 1)
     rounds = -(-outputs * lanes // target.threads)
@@ -140,7 +140,7 @@ class _Work:
     stored: int
 
     @staticmethod
-    def of(anchor: Compute, followers: Sequence[Compute], ends: OwnEnds, width: int) -> "_Work":
+    def of(anchor: Compute, followers: Sequence[Compute], ends: SegmentEnds, width: int) -> "_Work":
         inner = {y for x in loads(ends.body) for i in x.index for y in loads(i)}
         found = [x for x in distinct_loads(ends.body) if x not in inner]
         made = {anchor.out, *(s.out for s in followers)}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.affine import affine
 from monotile.analysis.contraction import uncast
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.lines import Lines
@@ -45,7 +45,7 @@ def windows_of(site: Site, c: Compute, order: list[Axis], lines: Lines) -> Windo
         c.combiner != "sum"
         or c.live
         or site.step.bounds
-        or own_ends(c) is not None
+        or segment_ends(c) is not None
         or len(c.axes) < 2
     ):
         return None

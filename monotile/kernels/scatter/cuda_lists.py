@@ -13,7 +13,7 @@ from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Tensor, add, idx, mul, substitute
 from monotile.ir.program import Scatter
 from monotile.kernels.common.cuda_threads import placed, region, spread
-from monotile.kernels.scatter.cuda_ahead import (
+from monotile.kernels.scatter.cuda_prefetch import (
     place_names,
     turns,
     unchecked,

@@ -22,8 +22,8 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
-from monotile.kernels.reduction.cuda_held import held_through, write_hold
 from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
+from monotile.kernels.reduction.cuda_register_weights import held_through, write_hold
 from monotile.kernels.registry import family_of
 from monotile.plan.launch import Functions, Ring
 from monotile.plan.nodes import Choose, Handoff, Plan, Repeat, Stage

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from monotile.frontends.builder import Builder, Unsupported, load, wrap
-from monotile.frontends.torch.complex.open_fourier import open_table
+from monotile.frontends.torch.complex.dynamic_fourier import dynamic_table
 from monotile.frontends.torch.complex.pair import Number, Pair
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
@@ -167,7 +167,7 @@ def _emit(b: Builder, body: Callable[[tuple[Expr, ...]], Expr], like: Tensor, na
 def _table(b: Builder, t: Transform, dtype: DType) -> Pair:
     """[terms, count] of cosines and of sines."""
     if isinstance(t.n, Symbolic):
-        return open_table(b, t.n, t.sign, (t.terms, t.count), t.power, t.mirrored, dtype)
+        return dynamic_table(b, t.n, t.sign, (t.terms, t.count), t.power, t.mirrored, dtype)
 
     def make() -> Array:
         found = _roots(np.outer(np.arange(t.terms), np.arange(t.count)), t.n, t.sign) * t.scale

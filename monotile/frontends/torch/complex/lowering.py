@@ -12,8 +12,8 @@ from torch import fx
 
 from monotile.errors import InternalError
 from monotile.frontends.builder import Builder, Type, Unsupported
-from monotile.frontends.torch.complex.apart import is_apart, lower_apart
 from monotile.frontends.torch.complex.arithmetic import ARITHMETIC
+from monotile.frontends.torch.complex.componentwise import is_componentwise, lower_componentwise
 from monotile.frontends.torch.complex.fourier import FOURIER
 from monotile.frontends.torch.complex.pair import PARTS, Pair
 from monotile.frontends.torch.complex.products import PRODUCTS
@@ -35,7 +35,7 @@ def is_complex(node: fx.Node) -> bool:
 def has_lowering(node: fx.Node) -> bool:
     """Whether `lower_complex` knows the operator."""
     name = _name(node)
-    return name in _WHOLE or (is_apart(name) and find(node.target) is not None)
+    return name in _WHOLE or (is_componentwise(name) and find(node.target) is not None)
 
 
 def lower_complex(
@@ -60,7 +60,7 @@ def lower_complex(
     elif whole is not None:
         found = whole(b, *args, **kwargs)
     elif lowering is not None and all(v.dtype in PARTS for v in values):
-        found = lower_apart(b, name, lowering, args, kwargs)
+        found = lower_componentwise(b, name, lowering, args, kwargs)
     else:
         raise Unsupported("of complex numbers")
     several = found if isinstance(found, tuple) and not isinstance(found, Pair) else (found,)

@@ -15,10 +15,10 @@ from monotile.frontends.builder import (
     wrap,
 )
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.data_dependent import as_places, is_mask
 from monotile.frontends.torch.lower.promotion import result_type
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scans import scanned
-from monotile.frontends.torch.lower.selected import as_places, is_mask
 from monotile.frontends.torch.lower.views import along
 from monotile.frontends.torch.sizes.size import bounds
 from monotile.ir.dtype import DType

@@ -7,7 +7,7 @@ import torch
 
 from monotile.frontends.builder import Builder, Unsupported, element, load
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.packed4 import of_cpu, of_pairs, of_tiles
+from monotile.frontends.torch.lower.int4_layouts import of_cpu, of_pairs, of_tiles
 from monotile.frontends.torch.lower.scalar import floordiv
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, idx

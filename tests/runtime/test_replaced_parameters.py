@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import monotile
-from monotile.runtime.followed import EACH
+from monotile.runtime.replaced_parameters import EACH
 
 X = torch.randn(3, 8)
 SAID = "parameter .* was replaced .* load_parameters"

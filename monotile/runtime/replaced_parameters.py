@@ -18,7 +18,7 @@ import torch
 from monotile.wrapped import is_wrapped
 
 EACH = 2  # parameters that a call checks: one or two microseconds
-_CALLER = 3  # frames from `look` to the caller of the compiled module
+_CALLER = 3  # frames from `check` to the caller of the compiled module
 
 
 class Reader(Protocol):
@@ -45,7 +45,7 @@ class _Place(NamedTuple):
         return owner._buffers.get(self.attribute) if found is None else found  # pyright: ignore[reportPrivateUsage]
 
 
-class Followed:
+class ReplacementCheck:
     """names: of the parameters and buffers of `model` that its kernel reads. The model itself is not kept."""
 
     def __init__(self, model: torch.nn.Module, names: Iterable[str]) -> None:
@@ -53,14 +53,14 @@ class Followed:
         self._kinds = [_kind(place.tensor) for place in self._places]
         self._pointers: list[int | None] = []
         self._next = 0
-        self.agree()
+        self.accept()
 
-    def agree(self) -> None:
+    def accept(self) -> None:
         """What the model has now is what is meant."""
         tensors = (place.tensor for place in self._places)
         self._pointers = [None if x is None else x.data_ptr() for x in tensors]
 
-    def look(self, reader: Reader) -> None:
+    def check(self, reader: Reader) -> None:
         """Warns, once, where one of the next few parameters lies somewhere else, with other values than `reader` has."""
         first = self._next
         end = min(first + EACH, len(self._places))
@@ -72,7 +72,7 @@ class Followed:
                     x.is_cuda and torch.cuda.is_current_stream_capturing()
                 ):  # when no values can be looked at
                     return
-                self.agree()
+                self.accept()
                 if _kind(x) != self._kinds[k] or self._moved(reader):
                     return
                 warnings.warn(

@@ -36,11 +36,11 @@ _NAMED = frozenset(("value", "source", "src", "fill_value"))
 _OF_ONE = frozenset("ones ones_like new_ones".split())  # made of real numbers alone
 
 
-def is_apart(name: str) -> bool:
+def is_componentwise(name: str) -> bool:
     return name in _VALUES
 
 
-def lower_apart(
+def lower_componentwise(
     b: Builder, name: str, lowering: Lowering, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """The results of `lowering`, applied to each part: a Pair, or a tuple of some."""

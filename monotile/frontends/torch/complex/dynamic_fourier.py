@@ -12,7 +12,7 @@ _TURN = 6.283185307179586
 _MOST = 4096  # two tables of at most 64 MB each in float32
 
 
-def open_table(
+def dynamic_table(
     b: Builder, n: int, sign: int, shape: Sequence[int], power: float, mirrored: bool, dtype: DType
 ) -> Pair:
     """n ** power exp(sign 2 pi i j k / n), [j, k], of cosines and of sines; in `mirrored` ones twice what stands for its mirror image too.
