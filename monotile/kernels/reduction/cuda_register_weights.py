@@ -1,5 +1,5 @@
-"""Weights that a worker's threads hold in registers: each thread's operands in every iteration of a loop, or prefetched before the
-vectors that they are multiplied with are available."""
+"""Weights in registers: loaded once for all iterations of a loop, or prefetched before the vectors that they are multiplied with are
+available."""
 
 from monotile.codegen.address import readable
 from monotile.codegen.base import STORAGE
@@ -16,7 +16,7 @@ from monotile.kernels.reduction.method import Reduce
 
 
 def held_of(name: str, x: Load, site: Site, form: Form) -> Held:
-    """How threads hold in `name` what the step's reduction reads as `x`."""
+    """The layout of the register array `name`, which holds the operand `x` of the step's reduction."""
     assert form.steady
     by_run, by_u = differs(x, site, form)
     parts = [("turn", form.turns)]
@@ -32,12 +32,12 @@ def held_of(name: str, x: Load, site: Site, form: Form) -> Held:
 
 
 def held_through(e: VectorEmitter, kept: Kept, site: Site) -> Held:
-    """The same of what a loop keeps. site: reading on chip what is kept there."""
+    """The same for a weight that a loop keeps. site: the step with kept weights read on chip."""
     return held_of(f"held_{kept.image.name}", kept.within, site, _form(e, site))
 
 
 def write_hold(e: VectorEmitter, kept: Kept, site: Site, held: Held) -> None:
-    """The body of the function that fills the registers from what is on chip."""
+    """Writes the body of the function that fills the registers from on-chip memory."""
     form = _form(e, site)
     write_groups(e, form)
     with each_vector(e, site, form) as point:
@@ -48,10 +48,10 @@ def write_hold(e: VectorEmitter, kept: Kept, site: Site, held: Held) -> None:
         e.writer.write(f"{held.name}.value[{held.number}] = {load};")
 
 
-def write_weights_early(
+def write_weight_prefetch(
     e: VectorEmitter, site: Site, wanted: tuple[Load, ...], name: str
 ) -> dict[str, Held]:
-    """Asks for what a reduction multiplies with, into registers; gives these by the weight."""
+    """Writes the loads of the weights `wanted` into registers. Returns the register arrays by tensor name."""
     out: dict[str, Held] = {}
     form = _form(e, site)
     for number, x in enumerate(wanted):

@@ -19,7 +19,7 @@ from monotile.targets.target import Target
 
 
 def one_pass(first: Step, second: Step, statements: Statements, target: Target) -> Step | None:
-    """Both as one step, where the second one's threads would read again what the first one's read."""
+    """Both steps as one, if the second one's threads would read the same elements as the first one's; else None."""
     a, b = first.method, second.method
     if not target.has.lockstep or type(a) is not Reduce or a != b or first.dims != second.dims:
         return None
@@ -39,7 +39,7 @@ def one_pass(first: Step, second: Step, statements: Statements, target: Target) 
 
 
 def why_not_one_pass(step: Step, statements: Statements) -> str:
-    """Why its sums cannot be found together; "" where they can."""
+    """Why the sum and the squares of `step` cannot be computed in one pass; "" if they can."""
     method, names = step.method, step.computes
     assert isinstance(method, ReduceMoments)
     if method.squares not in names[1:]:

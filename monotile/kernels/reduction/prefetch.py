@@ -19,7 +19,7 @@ MOST_WORDS = 80  # registers of a thread for the weights of reductions
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
-    """At "stage", where the registers suffice that the steps before this one leave."""
+    """At "stage": the weights of the step, if registers are left by the steps before it."""
     stage, target = where.stage, where.target
     tasks = math.prod(stage.grid)
     if at != "stage" or where.step.bounds or not 0 < tasks <= target.workers or where.pinned:
@@ -41,7 +41,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
 def pinnable(
     step: Step, statements: Statements, weights: frozenset[str], target: Target
 ) -> tuple[Pinnable, ...]:
-    """The weights that the step multiplies with, of lanes along the reduction."""
+    """The weights of a reduction by lanes that a loop may pin on chip."""
     anchor, method = statements[step.computes[0]], step.method
     assert isinstance(method, Reduce)
     if (
