@@ -20,9 +20,9 @@ def write_tiles(
     site: Site,
     rows: TaskRows,
     vectors: tuple[Range, ...],
-    asked: Mapping[str, Copied],
+    loaded: Mapping[str, Copied],
 ) -> None:
-    """Vectors and sides on chip, and the product: sums to where all warps leave theirs."""
+    """Copies vectors and sides on chip, and computes the product. The sums are stored for the combination across warps."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvMma)
     many, kind = region(vectors), ELEMENT[found.factor.dtype]
@@ -33,7 +33,7 @@ def write_tiles(
         taken = write_on_chip(e, site, rows, vectors, layout.vector_pitch)
     else:
         taken = write_in_memory(e, site, rows, vectors)
-    store_sides(e, asked)
+    store_sides(e, loaded)
     write_decode(e, rows, layout)
     w.write("mt::block_barrier();")
     fields = config(

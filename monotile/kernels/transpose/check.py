@@ -10,7 +10,7 @@ from monotile.plan.nodes import Dim
 
 
 def check(c: Checked) -> None:
-    """Every task has whole vectors in both orders."""
+    """Fails unless every task has whole vectors in both memory orders."""
     stage, step, anchor = c.stage, c.step, c.anchor
     match step.method:
         case Transpose(_, behind):
@@ -32,7 +32,7 @@ def check(c: Checked) -> None:
 
 
 def _check_tiles(c: Checked, m: TransposeTiles) -> None:
-    """Each task has a part of the axes that change places, and vectors lie side by side and aligned."""
+    """Fails unless the tiles are of the two exchanged axes, and vectors are contiguous and aligned on both sides."""
     stage, step, anchor = c.stage, c.step, c.anchor
     behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
     sides = step.dims[m.rows], step.dims[m.columns]
@@ -50,7 +50,7 @@ def _check_tiles(c: Checked, m: TransposeTiles) -> None:
 
 
 def _whole_runs(vector: int, s: Compute | Scatter, dims: tuple[Dim, ...]) -> bool:
-    """Whether vectors divide all of the axis before the last, and every task has the last one whole."""
+    """Whether vectors divide the axis before the last, and every task has the whole last axis."""
     if len(dims) != 2 or dims[1].axes != (len(s.axes) - 1,) or dims[1].stage is not None:
         return False
     return not any(size % vector for size in (dims[0].tile, s.axes[-2].extent))
