@@ -1,8 +1,4 @@
-"""Lowers operators that read or make complex tensors.
-
-This covers Fourier transforms, products with complex weights, and rotary embeddings written with complex numbers. Operators that move
-elements apply their real lowering to both parts.
-"""
+"""Lowers operators that read or produce complex tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -73,7 +69,7 @@ def lower_complex(
 
 
 def part_of(node: fx.Node) -> tuple[fx.Node, int] | None:
-    """The complex tensor of which `node` selects a part (`z.real` after export), and which; then nobody need make the other."""
+    """The complex tensor of which `node` selects a component (`z.real` after export), and which component; the other one is then not needed."""
     if str(node.target) not in ("aten.select.int", "aten.select_copy.int"):
         return None
     whole, dim, k = node.args
@@ -86,7 +82,7 @@ def part_of(node: fx.Node) -> tuple[fx.Node, int] | None:
 
 
 def stand_in(node: fx.Node, shapes: Shapes) -> Pair | None:
-    """Placeholders of the right types for the complex result of `node`; None if it has another."""
+    """Placeholders of the right types for the complex result of `node`; None if its result is not complex."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype not in PARTS:
         return None
