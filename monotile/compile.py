@@ -63,7 +63,7 @@ Choices = Mapping[Key, Value] | str | Path | None
 
 
 class Decided(TypedDict, total=False):
-    """What a compilation is told to do, instead of deciding itself."""
+    """Decisions that the caller makes instead of the compiler."""
 
     plan: Plan | str | Path | None
     choices: Choices
@@ -129,7 +129,7 @@ def trace(
     target: str = "auto",
     options: Options = Options(),
 ) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
-    """What became of each pass of both tables of `monotile/pipeline.py`: Program to Program, and Program to Plan.
+    """A record of each pass of both tables of `monotile/pipeline.py`: Program to Program, and Program to Plan.
 
     It takes the arguments of `compile`, emits and builds nothing, and reads no cache. Raises as `compile` does.
     """
@@ -149,7 +149,8 @@ def record(
     options: Options = Options(),
     chooser: Chooser = MODEL,
 ) -> Spec:
-    """What `chooser` chooses when the model is compiled: all that `compile` takes as `choices`. Other arguments and errors as there."""
+    """The choices of `chooser` in a compilation of the model, in the form that `compile` takes as `choices`. Other arguments and errors as
+    there."""
     recorder = Record(chooser)
     with gc_paused():
         exported = export(model, args, kwargs, results=flatten_objects)
@@ -165,7 +166,7 @@ def floors(
     target: str = "auto",
     options: Options = Options(),
 ) -> tuple[StageFloor, ...]:
-    """The least that each stage of the model's Plan takes. Arguments and errors as those of `trace`."""
+    """A lower bound of the time of each stage of the model's Plan. Arguments and errors as those of `trace`."""
     with gc_paused():
         exported = export(model, args, kwargs, results=flatten_objects)
         hardware = detect_target(target, options)
@@ -267,7 +268,7 @@ class Kernels:
         return futures
 
     def begin(self, most: Class) -> Future[Known]:
-        """The kernel for a class, once it is built."""
+        """The kernel for a size class, as a future."""
         name = tuple(most.items())
         if name not in self._begun:
             self._begun[name] = self._begin(most)

@@ -1,4 +1,5 @@
-"""N of M: of each M neighbours along k the N largest magnitudes; of a vector of rows the same ones (vector-wise N:M)."""
+"""N of M: of each M neighbours along k the N largest magnitudes are kept; with a vector of rows, the same positions in all of them
+(vector-wise N:M)."""
 
 from dataclasses import dataclass
 
@@ -11,8 +12,8 @@ from monotile.packing.format import Format, Tensors
 
 @dataclass(frozen=True)
 class Sparse(Format):
-    """values: [n, k / group, kept] in the layer's dtype. positions: uint8 [n / vector, k / group, kept], of each its place in the group, ascending;
-    in as few bits as hold one, if whole bytes of them fill a row ([n / vector, bytes])."""
+    """values: [n, k / group, kept] in the layer's dtype. positions: uint8 [n / vector, k / group, kept], the index of each value in its
+    group, ascending; bit-packed to [n / vector, bytes] if these fill whole bytes of a row."""
 
     kept: int
     vector: int = 1

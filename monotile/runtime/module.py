@@ -125,7 +125,7 @@ class CompiledModule:
         return fits._run(fits._kernel, leaves, sizes)
 
     def _run(self, kernel: Kernel, leaves: Sequence[object], sizes: CallSizes) -> Any:
-        """A launch for these leaves of the arguments."""
+        """Launches the kernel for these leaves of the arguments."""
         inputs = self._arguments.tensors(leaves)
         outputs = self._results.empty()
         pointers = [x.data_ptr() for x in inputs]
@@ -143,7 +143,7 @@ class CompiledModule:
         return self._results.assemble(outputs, leaves, shapes)
 
     def beside(self, smaller: "Sequence[CompiledModule]") -> "CompiledModule":
-        """This module, with kernels of the same model for smaller sizes, ascending: a call runs the first that is for its sizes."""
+        """Adds kernels of the same model for smaller sizes, ascending: a call runs the first one that accepts its sizes. Returns the module."""
         self._smaller = tuple(smaller)
         if self._kernel is not None and (state := self.random_state) is not None:
             for module in self.classes:  # which continue one state
@@ -152,18 +152,18 @@ class CompiledModule:
         return self
 
     def follow(self, model: torch.nn.Module) -> "CompiledModule":
-        """This module, whose calls warn where `model` no longer has the parameters that they read."""
+        """Makes calls warn if `model` no longer has the parameters that they read. Returns the module."""
         names = dict.fromkeys(n for m in self.classes for n in m._artifact.parameters)
         self._replacements = ReplacementCheck(model, names)
         return self
 
     @property
     def classes(self) -> "tuple[CompiledModule, ...]":
-        """The kernels for classes of sizes, ascending; this one is the last."""
+        """The kernels for size classes, ascending; this one is the last."""
         return (*self._smaller, self)
 
     def _takes(self, symbols: Sequence[int]) -> bool:
-        """Whether the kernel supports these values of the model's symbols."""
+        """Whether the kernel accepts these values of the model's symbols."""
         sizes = self._artifact.signature.sizes
         within = sizes.takes(symbols)
         return within and (self._sizes is None or self._sizes.holds(sizes.own(symbols)))

@@ -2,9 +2,9 @@
 
 A kernel reads the tensors that the model had when it was compiled, or those given to `load_parameters`. After `p.data = ...`,
 `model.to(...)` or the assignment of a new Parameter, the kernel's tensors are no longer the model's. Each call checks a few of them, in
-turn, and warns once. There is no warning where the new ones have another dtype or are on another device (`model.double()` makes a
-reference of it, `model.cpu()` frees memory); and where they have a new address with the same values, as after `model.double().float()`,
-the kernel reads the new ones.
+turn, and warns once. There is no warning if the new ones have another dtype or are on another device (`model.double()` makes a
+reference of it, `model.cpu()` frees memory). If they have a new address with the same values, as after `model.double().float()`, the kernel
+reads the new ones.
 """
 
 import warnings
@@ -22,14 +22,14 @@ _CALLER = 3  # frames from `check` to the caller of the compiled module
 
 
 class Reader(Protocol):
-    """A reader of parameters, by their names."""
+    """Reads parameters, by their names."""
 
     def reads_equal(self, name: str, x: torch.Tensor) -> bool: ...
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None: ...
 
 
 class _Place(NamedTuple):
-    """The attribute of a model's module that is a parameter or buffer. name: in its `state_dict`."""
+    """The attribute of a module that is a parameter or buffer of the model. name: in the model's `state_dict`."""
 
     owner: weakref.ref[torch.nn.Module]
     attribute: str
@@ -37,7 +37,7 @@ class _Place(NamedTuple):
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """The tensor; None where the model no longer exists, or has no such tensor."""
+        """The tensor; None if the model no longer exists, or has no such tensor."""
         owner = self.owner()
         if owner is None:
             return None
@@ -46,7 +46,7 @@ class _Place(NamedTuple):
 
 
 class ReplacementCheck:
-    """names: of the parameters and buffers of `model` that its kernel reads. The model itself is not kept."""
+    """Checks whether `model` still has the parameters and buffers `names` that its kernel reads. It holds no reference to the model."""
 
     def __init__(self, model: torch.nn.Module, names: Iterable[str]) -> None:
         self._places = list(_places(model, names))
@@ -56,12 +56,12 @@ class ReplacementCheck:
         self.accept()
 
     def accept(self) -> None:
-        """What the model has now is what is meant."""
+        """Takes the model's present tensors as those that the kernel reads."""
         tensors = (place.tensor for place in self._places)
         self._pointers = [None if x is None else x.data_ptr() for x in tensors]
 
     def check(self, reader: Reader) -> None:
-        """Warns, once, where one of the next few parameters lies somewhere else, with other values than `reader` has."""
+        """Warns, once, if one of the next few parameters has another address and other values than those that `reader` reads."""
         first = self._next
         end = min(first + EACH, len(self._places))
         self._next = end if end < len(self._places) else 0
@@ -83,7 +83,7 @@ class ReplacementCheck:
                 return
 
     def _moved(self, reader: Reader) -> bool:
-        """Whether all are only somewhere else, where `reader` reads them from now on."""
+        """Whether all parameters only have new addresses; `reader` then reads these from now on."""
         found = dict[str, torch.Tensor]()
         for place, kind in zip(self._places, self._kinds, strict=True):
             if (x := place.tensor) is not None and _kind(x) == kind:
