@@ -28,7 +28,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, add, idx, loads, mul, walk
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
-from monotile.kernels.common.held_rows import PART, HoldsRows, last_lanes, turns
+from monotile.kernels.common.register_rows import PART, HoldsRows, last_lanes, turns
 from monotile.kernels.common.rowwise import POSITIONS, Rowwise
 
 

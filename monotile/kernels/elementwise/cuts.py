@@ -19,7 +19,7 @@ from monotile.targets.target import Target
 def cut(group: Group, context: Context) -> Iterator[Draft]:
     """Drafts with all axes flattened; none if elements depend on each other."""
     anchor = group.steps[0][0]
-    if len(group.steps) != 1 or not _alone(anchor):
+    if len(group.steps) != 1 or not _is_independent(anchor):
         return
     target = context.target
     method = Map(_vector(anchor, target))
@@ -38,7 +38,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """The map as a step of a task with several steps, with its cost; None if it cannot be."""
     anchor, target = site.anchor, context.target
-    if not _alone(anchor):
+    if not _is_independent(anchor):
         return None
     method = Map(_vector(anchor, target))
     if anchor.axes:
@@ -46,7 +46,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     return flat.in_rows(site, method, context, lambda e: access(anchor, method, e, target))
 
 
-def _alone(s: Compute | Scatter) -> bool:
+def _is_independent(s: Compute | Scatter) -> bool:
     """Whether no element is computed from another one, or written where another one is."""
     if isinstance(s, Scatter):
         return len(independent(s.index, s.axes)) == len(s.axes)

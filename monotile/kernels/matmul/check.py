@@ -8,16 +8,16 @@ from monotile.ir.dtype import DType
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.epilogue import why_not
-from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.common.moments import moments
 from monotile.kernels.common.product import PASSES, contraction_of, elements_of
+from monotile.kernels.common.register_rows import even
 from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.common.sparse import SPARSE_CHUNK
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.gate import sums_of
 from monotile.kernels.matmul.method import Matmul, MatmulRows
-from monotile.kernels.matmul.next_panel import next_panel
+from monotile.kernels.matmul.panel_prefetch import panel_prefetch
 from monotile.kernels.matmul.prefetch import operands
 from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES
 from monotile.kernels.matmul.sides import exact_sides
@@ -129,7 +129,7 @@ def _check_tile(c: Checked, m: Matmul) -> None:
     if why := why_not_read(tiles, lines):
         fail(f"{c.stage.name}: the operands of {anchor.out.name} cannot be read so: {why}")
     if apart := m.ahead("block", "right"):
-        panel = next_panel(tiles, first_sides(tiles, lines)[1], m.right.copy)
+        panel = panel_prefetch(tiles, first_sides(tiles, lines)[1], m.right.copy)
         if panel is None or not panel.fits(apart):
             fail(f"{c.stage.name}: no lines of {anchor.out.name}'s next panel lie so")
 

@@ -12,11 +12,11 @@ from monotile.codegen.site import Site
 from monotile.codegen.spelling import SUFFIX
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, add, idx
-from monotile.kernels.matmul.cpu_finish import Finishing
+from monotile.kernels.matmul.cpu_epilogue import CpuEpilogue
 from monotile.kernels.matmul.cpu_subnormals import are_calm, flushed
 from monotile.kernels.matmul.cpu_words import write_words
 from monotile.kernels.matmul.method import Matmul
-from monotile.kernels.matmul.next_panel import NextPanel, next_panel
+from monotile.kernels.matmul.panel_prefetch import PanelPrefetch, panel_prefetch
 from monotile.kernels.matmul.tiles import STORAGE_NAME, Side
 
 
@@ -27,7 +27,7 @@ def write(e: Loops, site: Site) -> None:
     _Product(e, site, method).write()
 
 
-class _Product(Finishing):
+class _Product(CpuEpilogue):
     """The state of emitting a product."""
 
     def write(self) -> None:
@@ -123,7 +123,7 @@ class _Product(Finishing):
         b = STORAGE_NAME[right.value.dtype] if direct else SUFFIX[self.dtype]
         vectors = self.bn * self.dtype.itemsize // e.target.vector_bytes
         apart = self.method.ahead("block", "right")
-        ahead = next_panel(self.tiles, right, self.method.right.copy) if apart else None
+        ahead = panel_prefetch(self.tiles, right, self.method.right.copy) if apart else None
         given = {"B": b, "A": how, "APART": str(apart), "RUN": str(ahead.run if ahead else 0)}
         name, tall = self._tile(
             mc, lambda rows: e.kernel("outer", rows, vectors, self.dtype, given)
@@ -156,7 +156,7 @@ class _Product(Finishing):
                 rows = e.short(f"mt_min_idx({tall}, {mc} - mb)") if done is not None else tall
                 if done is not None:
                     with e.writer.open(done):
-                        self.ask((m0, n0), (rows, columns))
+                        self.prefetch((m0, n0), (rows, columns))
                 at = "sums" if self.tiles.in_one else f"sums + mb * {self.columns} + nb"
                 with flushed(e, self._flushes and self._in_turn):
                     e.writer.write(
@@ -189,7 +189,7 @@ class _Product(Finishing):
         e.writer.write(f"static __typeof__({names[-1]})* const as_tall[] = {{{', '.join(names)}}};")
         return "as_tall[mt_max_idx(tall, 1) - 1]", "tall"
 
-    def _to_next(self, ahead: NextPanel, nc: str) -> str:
+    def _to_next(self, ahead: PanelPrefetch, nc: str) -> str:
         """Text of the distance in elements from the panel of column `nb` to the next one: beside it; of the next chunk; or of the next
         columns, from the first chunk on."""
         chunks = -(-self.tiles.depth // self.bk)

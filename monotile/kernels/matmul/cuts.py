@@ -12,9 +12,9 @@ from monotile.choice.spec import Value
 from monotile.ir.expr import Axis, CountTensor, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
-from monotile.kernels.common.held_rows import row_work
 from monotile.kernels.common.moments import moments
 from monotile.kernels.common.product import Product, product_of
+from monotile.kernels.common.register_rows import row_work
 from monotile.kernels.common.rowwise import Rowwise
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group

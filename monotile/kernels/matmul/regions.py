@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from monotile.kernels.common.cost import round_up
 from monotile.kernels.matmul.method import Matmul
-from monotile.kernels.matmul.next_panel import LINE
+from monotile.kernels.matmul.panel_prefetch import LINE
 from monotile.kernels.matmul.problem import Problem, Size
 from monotile.targets.target import Target
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from monotile.ir.program import Compute
-from monotile.kernels.common.held_rows import MOST_WORDS, RowWork, even
 from monotile.kernels.common.moments import moments
 from monotile.kernels.common.product import Product
+from monotile.kernels.common.register_rows import MOST_WORDS, RowWork, even
 from monotile.kernels.common.rowwise import Rowwise, rowwise
 from monotile.kernels.group import Group
 from monotile.kernels.matmul.method import Matmul, MatmulRows

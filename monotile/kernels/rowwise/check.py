@@ -3,9 +3,9 @@
 import math
 
 from monotile.ir.program import Compute
-from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up
 from monotile.kernels.common.moments import moments
+from monotile.kernels.common.register_rows import even
 from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.rowwise.cuts import scratch_bytes

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 from monotile.ir.program import Compute
-from monotile.kernels.common.held_rows import MOST_WORDS, PART, RowWork, even, row_work
 from monotile.kernels.common.moments import moments
+from monotile.kernels.common.register_rows import MOST_WORDS, PART, RowWork, even, row_work
 from monotile.kernels.common.rowwise import Rowwise, rowwise
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group

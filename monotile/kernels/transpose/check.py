@@ -2,7 +2,7 @@
 
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Checked
-from monotile.kernels.transpose.match import behind_last, together
+from monotile.kernels.transpose.match import axes_after_last, together
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.kernels.transpose.settle import exact_vector
 from monotile.plan.invalid import fail
@@ -15,7 +15,7 @@ def check(c: Checked) -> None:
     match step.method:
         case Transpose(_, behind):
             axes = step.dims[behind].axes
-            if not isinstance(anchor, Compute) or behind_last(anchor) != axes:
+            if not isinstance(anchor, Compute) or axes_after_last(anchor) != axes:
                 fail(f"{stage.name}: {anchor.out.name} is no copy with {axes} behind the last axis")
             if step.dims[behind].stage is not None:
                 fail(
@@ -34,7 +34,7 @@ def check(c: Checked) -> None:
 def _check_tiles(c: Checked, m: TransposeTiles) -> None:
     """Fails unless the tiles are of the two exchanged axes, and vectors are contiguous and aligned on both sides."""
     stage, step, anchor = c.stage, c.step, c.anchor
-    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    behind = axes_after_last(anchor) if isinstance(anchor, Compute) else ()
     sides = step.dims[m.rows], step.dims[m.columns]
     if not isinstance(anchor, Compute) or [d.axes for d in sides] != [
         (len(anchor.axes) - 1,),

@@ -12,7 +12,7 @@ from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.vectors import fitting
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
-from monotile.kernels.transpose.match import behind_last, together
+from monotile.kernels.transpose.match import axes_after_last, together
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.plan.nodes import Dim, Stage, Step
 from monotile.transform.layout.copies import MOST_BEHIND
@@ -38,7 +38,7 @@ def _transposed(group: Group, context: Context) -> Draft | None:
     vector per thread: copies that wait for nothing run in parallel on other workers."""
     step = group.steps[0]
     anchor, target = step[0], context.target
-    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    behind = axes_after_last(anchor) if isinstance(anchor, Compute) else ()
     between = math.prod(anchor.axes[p].extent for p in behind)
     vector = target.vector_bytes // anchor.out.dtype.itemsize
     whole = anchor.axes and anchor.axes[-1].extent % vector == 0
@@ -97,7 +97,7 @@ def _in_tiles(group: Group, context: Context) -> Draft | None:
     """A copy that exchanges large axes: tiles of both, through on-chip memory. Axes that are adjacent in both orders count as one."""
     step = group.steps[0]
     anchor, target = step[0], context.target
-    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    behind = axes_after_last(anchor) if isinstance(anchor, Compute) else ()
     if not target.has.coalescing or not behind or len(step) > 1:
         return None
     last, other = len(anchor.axes) - 1, together(behind)

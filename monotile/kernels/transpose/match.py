@@ -17,7 +17,7 @@ def copied(s: Compute) -> Load | None:
             return None
 
 
-def behind_last(s: Compute) -> tuple[int, ...]:
+def axes_after_last(s: Compute) -> tuple[int, ...]:
     """Positions of the axes that come after the last axis of `s` in the operand's memory order. () unless `s` is a copy whose operand has
     each of them, and the last axis, as a whole dimension of its own."""
     x = copied(s)
@@ -57,7 +57,7 @@ def _parts(index: Expr, extent: int) -> list[tuple[Expr, int]]:
 def goes_through_tiles(s: Compute | Scatter) -> bool:
     """Whether `s` is a transposing copy that needs on-chip tiles, as its elements are further apart in memory than a thread can hold.
     Statements fused into it would be read or written element by element."""
-    behind = behind_last(s) if isinstance(s, Compute) else ()
+    behind = axes_after_last(s) if isinstance(s, Compute) else ()
     return math.prod(s.axes[p].extent for p in behind) > MOST_BEHIND
 
 

@@ -10,10 +10,10 @@ from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_columns import of_columns, read_columns
 from monotile.kernels.matmul.cpu_packing import Packing
-from monotile.kernels.matmul.next_panel import LINE
+from monotile.kernels.matmul.panel_prefetch import LINE
 
 
-class Finishing(Packing):
+class CpuEpilogue(Packing):
     """The epilogue of one contraction. Each pair is of rows and columns: the position of the rectangle, the numbers of rows and columns
     (texts), and their position in the rectangle."""
 
@@ -57,7 +57,7 @@ class Finishing(Packing):
 
             e.along(column, counts[1], first, point, e.later_uses(site), write)
 
-    def ask(self, origin: tuple[Expr, Expr], counts: tuple[str, str]) -> None:
+    def prefetch(self, origin: tuple[Expr, Expr], counts: tuple[str, str]) -> None:
         """Writes the prefetch of the cache lines that the epilogue of the block reads and writes, row by row, for tensors with contiguous
         rows."""
         e, row, (mb, nb) = self.e, Axis("row", self.bm), self.block
@@ -67,11 +67,11 @@ class Finishing(Packing):
             **moved(self.site, self.m, add(origin[0], add(mb, row))),
             **unflatten(first, axes),
         }
-        asked = list(self._own(point, row, column))
-        if not asked or not self.method.ahead("block", "own"):
+        lines = list(self._own(point, row, column))
+        if not lines or not self.method.ahead("block", "own"):
             return
         with e.writer.open(*e.counted(row, counts[0])):
-            for x, written in asked:
+            for x, written in lines:
                 index = [substitute(i, {column.name: idx(0)}) for i in x.index]
                 if written:
                     place = stored(e.plan.places[x.tensor.name])[0]
