@@ -183,8 +183,8 @@ def _why_not_following(m: Matmul, c: Checked) -> str | None:
 
 
 def bounded(anchor: Compute, method: Method, target: Target) -> bool:
-    """Where one thread walks all of K in a loop; for warps, where K ends at different places for each matrix of a batch, or of many
-    rows. Few rows with one end for all belong to a cache, which reductions walk faster."""
+    """On the CPU, where one thread loops over all of K. For warps, if K ends at different places for each matrix of a batch, or of many
+    rows; few rows with one end for all belong to a cache, which reductions handle faster."""
     assert isinstance(method, Matmul)
     if len(anchor.reduce) != 1 or not target.has.lockstep:
         return len(anchor.reduce) == 1
@@ -195,7 +195,7 @@ def bounded(anchor: Compute, method: Method, target: Target) -> bool:
 
 
 def why_not_late(stage: Stage, statements: Statements) -> str | None:
-    """Its addresses are those of its operands."""
+    """A product may wait late if the addresses of its operands are known before the hand-off."""
     first = stage.steps[0]
     m = first.method
     assert isinstance(m, Matmul)
