@@ -25,7 +25,7 @@ from monotile.runtime.profile import Profile, decode
 from monotile.runtime.random_state import reseed
 from monotile.runtime.replaced_parameters import ReplacementCheck
 from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
-from monotile.runtime.states import Held, Weights, copy_back, copy_in, refuse_shared
+from monotile.runtime.states import UpdatedBuffers, Weights, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable, same
 from monotile.targets.backend import Kernel, Running
 from monotile.targets.registry import backend_of
@@ -90,7 +90,7 @@ class CompiledModule:
         self._watch = Watch.of(artifact.specialised, watched, copied)
         self._records: torch.Tensor | None = None
         if self._obstacle is not None:  # kept for `save`
-            self._weights = Weights(given, (), Held({}, {}), Copies((), {}))
+            self._weights = Weights(given, (), UpdatedBuffers({}, {}), Copies((), {}))
         else:
             if RANDOM_STATE in given:
                 given[RANDOM_STATE] = given[RANDOM_STATE].to(self._device)
@@ -368,7 +368,7 @@ class CompiledModule:
         pointers += tuple(x.data_ptr() for x in copies.tensors)
         if self._records is not None:
             pointers += (self._records.data_ptr(),)
-        own = Held(states, {n: held[n] for n in states})
+        own = UpdatedBuffers(states, {n: held[n] for n in states})
         self._weights = Weights(held, pointers, own, copies)
 
     def __repr__(self) -> str:

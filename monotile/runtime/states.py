@@ -18,7 +18,7 @@ _WORK = 10_000  # search limit of the proof that two interleaved views do not ov
 Named = tuple[str, torch.Tensor]
 
 
-class Held(msgspec.Struct, frozen=True):
+class UpdatedBuffers(msgspec.Struct, frozen=True):
     """Updated buffers. own: the caller's tensors. seen: those that the kernel accesses."""
 
     own: Mapping[str, torch.Tensor]
@@ -35,17 +35,17 @@ class Weights(msgspec.Struct, frozen=True):
 
     tensors: dict[str, torch.Tensor]
     pointers: tuple[int, ...]
-    states: Held
+    states: UpdatedBuffers
     copies: Copies
 
 
-def copy_in(held: Held) -> None:
+def copy_in(held: UpdatedBuffers) -> None:
     """Copies updated buffers to the kernel's tensors before a call."""
     for own, seen in held.copied():
         seen.copy_(own)
 
 
-def copy_back(held: Held, given: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def copy_back(held: UpdatedBuffers, given: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copies updated buffers and inputs back to the caller's tensors after a call. given: updated inputs: the caller's tensors and those
     that the kernel accessed."""
     for own, seen in (*held.copied(), *given):

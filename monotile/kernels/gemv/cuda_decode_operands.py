@@ -20,7 +20,7 @@ WIDEST = 16  # bytes of one access
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedOperand:
     """A side of the task's rows, or a table that all rows share, which threads copy on chip: `packs` packs of `width` values per row. load:
     a value, by the axis `value`. ranges: of the rows that have their own values."""
 
@@ -40,7 +40,7 @@ class Copied:
         return -(-self.total // threads)
 
 
-def _copied(rows: TaskRows, vectors: int) -> Iterator[Copied]:
+def _copied_operands(rows: TaskRows, vectors: int) -> Iterator[CopiedOperand]:
     method, codes = rows.method, rows.found.codes
     if codes is None or not isinstance(method, GemvMma):
         return
@@ -49,16 +49,16 @@ def _copied(rows: TaskRows, vectors: int) -> Iterator[Copied]:
         if not array.in_slot:
             load, value = tiles.by_value(side, rows.found.along)
             width = contiguous_run(offset(load), value, WIDEST // array.dtype.itemsize)
-            yield Copied(load, array, width, array.count // width, rows.ranges)
+            yield CopiedOperand(load, array, width, array.count // width, rows.ranges)
     for table, array in zip(codes.tables, layout.tables, strict=True):
         load = Load(table.tensor, (*table.index[:-1], Axis("value", array.count)))
-        yield Copied(load, array, 1, array.count, ())
+        yield CopiedOperand(load, array, 1, array.count, ())
 
 
-def load_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> dict[str, Copied]:
+def load_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> dict[str, CopiedOperand]:
     """Issues all loads; they depend on no other stage. Returns the register arrays of their results."""
     w, threads = e.writer, e.plan.launch.threads
-    loaded = {w.fresh("side"): c for c in _copied(rows, vectors)}
+    loaded = {w.fresh("side"): c for c in _copied_operands(rows, vectors)}
     for name, c in loaded.items():
         kind = f"mt::Pack<{STORAGE[c.array.dtype]}, {c.width}>"
         w.write(f"{kind} {name}[{c.rounds(threads)}];")
@@ -67,7 +67,7 @@ def load_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> dict[str, Copie
     return loaded
 
 
-def store_sides(e: BlockEmitter, loaded: Mapping[str, Copied]) -> None:
+def store_sides(e: BlockEmitter, loaded: Mapping[str, CopiedOperand]) -> None:
     """Stores the loaded sides on chip."""
     for name, c in loaded.items():
         with _each(e, c, e.plan.launch.threads, "#pragma unroll"):
@@ -78,7 +78,7 @@ def store_sides(e: BlockEmitter, loaded: Mapping[str, Copied]) -> None:
 
 def prefetch_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> None:
     """For the supplier, stages ahead: prefetches the sides into the last-level cache."""
-    for c in _copied(rows, vectors):
+    for c in _copied_operands(rows, vectors):
         with _each(e, c, Ring.THREADS, "#pragma unroll 1"), _address(e, rows, c) as address:
             e.writer.write(f"mt::ptx::request({address});")
 
@@ -109,7 +109,7 @@ def copy_sides(e: BlockEmitter, rows: TaskRows, column: Expr) -> None:
 
 
 @contextmanager
-def _each(e: BlockEmitter, c: Copied, threads: int, pragma: str) -> Generator[None]:
+def _each(e: BlockEmitter, c: CopiedOperand, threads: int, pragma: str) -> Generator[None]:
     """A loop over the packs of `threads` threads, where `row` and `pack` are those of a thread's j-th pack."""
     w = e.writer
     with ExitStack() as stack:
@@ -124,7 +124,7 @@ def _each(e: BlockEmitter, c: Copied, threads: int, pragma: str) -> Generator[No
 
 
 @contextmanager
-def _address(e: BlockEmitter, rows: TaskRows, c: Copied) -> Generator[str]:
+def _address(e: BlockEmitter, rows: TaskRows, c: CopiedOperand) -> Generator[str]:
     """The address of the pack, within a condition that its row exists."""
     where = spread(Axis("row", region(c.ranges)), c.ranges)
     at = placed(rows.point, where) | {"value": mul(Axis("pack", c.packs), idx(c.width))}

@@ -9,7 +9,7 @@ from monotile.kernels.common.cuda_operands import ELEMENT
 from monotile.kernels.common.cuda_threads import region
 from monotile.kernels.gemv import tiles
 from monotile.kernels.gemv.cuda_decode import write_decode
-from monotile.kernels.gemv.cuda_decode_operands import Copied, store_sides
+from monotile.kernels.gemv.cuda_decode_operands import CopiedOperand, store_sides
 from monotile.kernels.gemv.cuda_tasks import TaskRows
 from monotile.kernels.gemv.cuda_vectors import write_in_memory, write_on_chip
 from monotile.kernels.gemv.method import GemvMma
@@ -20,7 +20,7 @@ def write_tiles(
     site: Site,
     rows: TaskRows,
     vectors: tuple[Range, ...],
-    loaded: Mapping[str, Copied],
+    loaded: Mapping[str, CopiedOperand],
 ) -> None:
     """Copies vectors and sides on chip, and computes the product. The sums are stored for the combination across warps."""
     method, found, w = rows.method, rows.found, e.writer

@@ -82,7 +82,7 @@ class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
         return f"gemv across, {self.row_bytes} bytes of {self.rows} rows at a time, {self.lanes} by threads"
 
 
-class Brought(Frozen, frozen=True):
+class SlotOperand(Frozen, frozen=True):
     """An operand of decoding other than the codes (`Encoded.sides`) that comes in the codes' slots: `nbytes` for each piece of a row,
     copied `vector` bytes at a time."""
 
@@ -115,7 +115,7 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     pieces: int
     piece: int
     run: int
-    sides: tuple[Brought | None, ...]
+    sides: tuple[SlotOperand | None, ...]
     vectors: Literal["chip", "memory"]
     decode: Literal["elements", "codes", "pairs"]
 

@@ -11,7 +11,7 @@ from monotile.analysis.encoding import Side
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, children, idx, mul, substitute
 from monotile.kernels.common import cost
-from monotile.kernels.gemv.method import Brought, GemvMma
+from monotile.kernels.gemv.method import GemvMma, SlotOperand
 from monotile.kernels.gemv.pairs import in_pairs
 from monotile.kernels.gemv.problem import Problem
 from monotile.targets.target import Target
@@ -154,7 +154,7 @@ def _cut(
     taken = fitting[-1]
     pieces, piece = blocks // taken, taken * 4 * run
     sides = tuple(
-        _brought(found, s, found.along.extent // pieces)
+        _slot_operand(found, s, found.along.extent // pieces)
         for s in (found.codes.sides if found.codes else ())
     )
     where = _vectors(found, vectors)
@@ -163,14 +163,14 @@ def _cut(
     )
 
 
-def _brought(found: Problem, side: Side, columns: int) -> Brought | None:
+def _slot_operand(found: Problem, side: Side, columns: int) -> SlotOperand | None:
     """How a side comes with the codes, for `columns` columns of each row; None if its values for these cannot be copied several at a time."""
     if side.run and columns % side.run:
         return None
     size, (load, value) = side.load.dtype.itemsize, by_value(side, found.along)
     count = columns // side.run if side.run else 1
     width = math.gcd(count, contiguous_run(offset(load), value, max(VECTORS) // size))
-    return Brought(count * size, width * size) if width * size in VECTORS else None
+    return SlotOperand(count * size, width * size) if width * size in VECTORS else None
 
 
 def decoding(found: Problem) -> Literal["elements", "codes", "pairs"]:

@@ -21,7 +21,7 @@ from monotile.plan.walk import repeats, stages_in
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Pinned:
     """`load` of the body of a Reduce step, kept through the Repeat over `loop` as the on-chip tensor `image`: first the dims `rows`, then
     the reduce axes in order."""
 
@@ -48,19 +48,19 @@ class Kept:
         return Load(self.image, (*rows, point))
 
 
-def kept_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> tuple[Kept, ...]:
+def pinned_weights(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> tuple[Pinned, ...]:
     """All pinned weights of the Plan."""
     stages = {s.name: s for s in stages_in(plan.body)}
     residents = [(r, loop.axis) for loop in repeats(plan.body) for r in loop.resident]
     return tuple(
-        kept_through(number, r, loop, stages[r.stage], computes[r.compute])
+        pinned_weight(number, r, loop, stages[r.stage], computes[r.compute])
         for number, (r, loop) in enumerate(residents)
     )
 
 
-def kept_through(
+def pinned_weight(
     number: int, resident: Resident, loop: str, stage: Stage, anchor: Compute | Scatter
-) -> Kept:
+) -> Pinned:
     """The weight that `resident`, number `number` of the Plan, keeps through `loop` for the step of `stage` that computes `anchor`."""
     step = next(s for s in stage.steps if s.computes[0] == resident.compute)
     assert isinstance(anchor, Compute)
@@ -71,17 +71,17 @@ def kept_through(
     axes = tuple(anchor.reduce[p] for p in order)
     shape = (*(step.dims[k].tile for k in rows), math.prod(a.extent for a in axes))
     image = Tensor(f"{load.tensor.name}_kept{number}", shape, load.dtype)
-    return Kept(resident, loop, stage, load, image, rows, axes)
+    return Pinned(resident, loop, stage, load, image, rows, axes)
 
 
-def from_images(body: Expr, kept: Sequence[Kept]) -> Expr:
+def read_pinned(body: Expr, kept: Sequence[Pinned]) -> Expr:
     """`body` with kept weights read on chip."""
     images = {k.load: k.within for k in kept}
     return map_loads(body, lambda x: images.get(x, x))
 
 
 def write_fill(
-    e: VectorEmitter, kept: Kept, ranges: tuple[Range, ...], point: Mapping[str, Expr]
+    e: VectorEmitter, kept: Pinned, ranges: tuple[Range, ...], point: Mapping[str, Expr]
 ) -> None:
     """Writes the body of the function that copies a task's part on chip; the task's coordinates are variables."""
     threads = e.plan.launch.threads

@@ -28,7 +28,7 @@ from monotile.kernels.common.cost import distinct_loads
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.common.vectors import elements, exact_width, fitting, narrowed
 from monotile.kernels.family import Settling
-from monotile.kernels.reduction.cuda_pinned import from_images, kept_through
+from monotile.kernels.reduction.cuda_pinned import pinned_weight, read_pinned
 from monotile.kernels.reduction.cuts import (
     AT_ONCE,
     MOST_INSTRUCTIONS,
@@ -69,8 +69,8 @@ def settle(where: Settling) -> Method:
     vector = fitting(method.vector, site.anchor.reduce[order[-1]].extent) if order else 1
     method = msgspec.structs.replace(method, vector=vector, together=1, runs=1, unroll=1)
     own = [r for r in view.residents if r.compute == site.anchor.out.name]
-    images = [kept_through(n, r, "", where.stage, site.anchor) for n, r in enumerate(own)]
-    body = from_images(site.anchor.body, images)
+    images = [pinned_weight(n, r, "", where.stage, site.anchor) for n, r in enumerate(own)]
+    body = read_pinned(site.anchor.body, images)
     site = replace(site, anchor=msgspec.structs.replace(site.anchor, body=body))
     near = {k.image for k in images}
     best = _cheapest(site, method, where, lambda t: t in near or view.on_chip(t))
