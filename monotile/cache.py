@@ -26,7 +26,7 @@ _SOURCES = (".py", ".h", ".cuh", ".c", ".cu", ".json")
 
 
 def cache_directory(options: Options) -> Path:
-    """Where entries live: `options.cache_dir`, `$MONOTILE_CACHE_DIR`, else the user's cache directory."""
+    """The folder of the entries: `options.cache_dir`, `$MONOTILE_CACHE_DIR`, else the user's cache directory."""
     if options.cache_dir is not None:
         return Path(options.cache_dir)
     if named := os.environ.get("MONOTILE_CACHE_DIR"):

@@ -19,7 +19,7 @@ class Sparse(Format):
     vector: int = 1
 
     def _bits(self, values: int) -> int:
-        """Of a position, in rows of so many values."""
+        """Bits of a position, in rows of `values` values."""
         if self.vector > 1:
             return 8
         needed = next(b for b in (1, 2, 4, 8) if self.group is not None and self.group <= 1 << b)

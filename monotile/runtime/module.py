@@ -257,7 +257,7 @@ class CompiledModule:
 
     @property
     def specialised(self) -> Specialised:
-        """What `Options(specialise=True)` removed: printed, a table."""
+        """The channels, heads and features that `Options(specialise=True)` removed; printed, a table."""
         return self._artifact.specialised
 
     @property

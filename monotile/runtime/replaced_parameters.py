@@ -99,7 +99,7 @@ def _kind(x: torch.Tensor | None) -> tuple[torch.dtype, torch.device] | None:
 
 
 def _places(model: torch.nn.Module, names: Iterable[str]) -> Iterator[_Place]:
-    """Of those tensors that no other one holds."""
+    """The attributes that hold the named tensors, except tensors of wrapper subclasses and those that another tensor holds."""
     for name in names:
         path, _, attribute = name.rpartition(".")
         with suppress(AttributeError):  # the path is one into a tensor

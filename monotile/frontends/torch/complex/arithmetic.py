@@ -41,7 +41,7 @@ def _div(b: Builder, x: Operand, y: Operand) -> Pair:
         return pair(b, lambda i: s.div(a(i), c(i)), lambda i: s.div(top(i), c(i)))
 
     def part(is_real: bool) -> Part:
-        """By the larger part of the divisor first, so that nothing overflows (R. L. Smith, 1962)."""
+        """Division by the larger component of the divisor first, to avoid overflow (R. L. Smith, 1962)."""
 
         def of(i: tuple[Expr, ...]) -> Expr:
             m, n = (a(i), top(i)) if is_real else (top(i), s.neg(a(i)))

@@ -141,7 +141,7 @@ def packed_attention(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of sequences one after the other, [tokens, heads, features] each (`torch.nn.attention.varlen`): sequence s has the tokens
+    """Attention over packed sequences, [tokens, heads, features] each (`torch.nn.attention.varlen`): sequence s has the tokens
     from cu_seq[s] on and before cu_seq[s + 1]. Also the logarithms of the sums of exponentials, [heads, tokens], and PyTorch's
     state of random numbers, zeros. Tokens that are in no sequence get zeros.
 

@@ -62,7 +62,7 @@ def _reflection(b: Builder, left: Tensor, j: Axis) -> tuple[Tensor, Tensor]:
 
 
 def qr(b: Builder, x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-    """As LAPACK's geqrf: each reflection makes a column zero below the diagonal."""
+    """A QR factorisation as LAPACK's geqrf: each reflection makes a column zero below the diagonal."""
     batch, m, n = matrix_sizes(x)
     wide = x.dtype.compute
 

@@ -81,7 +81,7 @@ def _max_pool(rank: int, with_indices: bool) -> Lowering:
         first = b.emit(b.shape, DType.I64, body, reduce=kernel, combiner="argmax", part="first")
 
         def position(*i: Expr) -> Expr:
-            """Of the greatest element in the unpadded plane, row-major."""
+            """The position of the maximum in the unpadded plane, row-major."""
             k: Expr = load(first, i)
             inside: list[Expr] = []
             for extent in reversed(kernel):

@@ -181,7 +181,7 @@ def mode(b: Builder, x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[T
         counts = b.emit(x.shape, DType.I64, equal, reduce=(n,), combiner="sum", part="counts")
 
         def count(i: Sequence[Expr], r: Expr) -> Expr:
-            """Of the value that is number `r`."""
+            """The element of rank `r`."""
             at = [*i[:d], r, *i[d:]]
             return load(counts, [*i[:d], load(order, at), *i[d:]])
 

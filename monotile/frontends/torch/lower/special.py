@@ -44,7 +44,7 @@ def _cotangent(x: Expr) -> Expr:
 
 
 def digamma(x: Expr) -> Expr:
-    """By reflection for negative x; then by the asymptotic series at x + 10, and the recurrence back."""
+    """The digamma function: by reflection for negative x; then by the asymptotic series at x + 10, and the recurrence back."""
     negative = s.lt(x, 0)
     t = s.select(negative, s.sub(1, x), x)
     far = s.add(t, _STEPS)
