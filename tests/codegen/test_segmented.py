@@ -1,4 +1,4 @@
-"""Bags whose offsets are known in the call: each output walks its own terms, on both targets."""
+"""Segmented reductions: bags whose offsets are data, so that each output loops over its own terms, on both targets."""
 
 from collections.abc import Callable
 from typing import Any

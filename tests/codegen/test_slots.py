@@ -1,4 +1,4 @@
-"""Several outputs of a thread at once, each with ends of its own, on the emulator."""
+"""Segmented reductions with several outputs per thread at once, on the emulator."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Copies in another order of axes, on the emulator: those that go by way of registers, and those that cannot."""
+"""Transposing copies on the emulator: those that go through registers or tiles, and those that cannot."""
 
 from collections.abc import Callable
 

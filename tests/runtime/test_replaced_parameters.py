@@ -1,4 +1,4 @@
-"""A call says so where the model has other parameters than its kernel reads."""
+"""A call warns if the model has replaced parameters that its kernel reads."""
 
 import copy
 import gc

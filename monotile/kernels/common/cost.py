@@ -58,7 +58,7 @@ def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the threads of a worker walk a step's elements.
+    """How the threads of a worker access a step's elements.
 
     width: neighbours that a thread takes at once. across: outputs that a warp takes at once. along: points of the reduction, likewise.
     order: in which the reduce axes are flattened. turns: how often a thread waits for loads from memory.

@@ -161,7 +161,7 @@ def _fetch_later(step: Rows, name: str, when: str, given: str) -> None:
 
 
 def _load(step: Rows, wanted: Mapping[Load, Expr], name: str) -> None:
-    """Loads `wanted` into the array `name`, one element per turn."""
+    """Loads `wanted` into the array `name`, one element per iteration."""
     w = step.e.writer
     if not wanted:
         return

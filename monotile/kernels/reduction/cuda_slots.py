@@ -253,7 +253,7 @@ _Names = Mapping[Hashable, str]  # what was read, and as what
 
 
 def _look_up(walk: _Walk, term: Expr, turns: int) -> _Places:
-    """Writes the index loads of `term` that all columns of a row share, for each row and turn. Returns the arrays of these indices."""
+    """Writes the index loads of `term` that all columns of a row share, for each row and term of an iteration. Returns the arrays of these indices."""
     e, w, rows = walk.e, walk.e.writer, walk.slots.rows
     columns = walk.slots.several(walk.slots.columns)
     own = {LANE, *(f"{stem}{k}" for k in columns for stem in ("slot", "at"))}
@@ -342,7 +342,7 @@ def _turns(walk: _Walk, turns: int) -> Generator[Block]:
 
 
 def _write_term(walk: _Walk, places: _Places, turns: int) -> None:
-    """Declares the position of a turn's term, and its loaded indices. For an output that has ended it is the last term, or position 0."""
+    """Declares the position of the current term, and its loaded indices. For an output that has ended it is the last term, or position 0."""
     w, (axis,), rows = walk.e.writer, walk.anchor.reduce, walk.slots.rows
     number = walk.number(rows)
     term = f"own_first[{number}] + step + turn"
@@ -354,7 +354,7 @@ def _write_term(walk: _Walk, places: _Places, turns: int) -> None:
 
 
 def _write_live(walk: _Walk) -> None:
-    """Declares whether a turn's term counts."""
+    """Declares whether the current term counts."""
     w, number = walk.e.writer, walk.number(walk.slots.rows)
     test = f"own_first[{number}] + step + turn < own_end[{number}]"
     if walk.some is not None and not walk.by_row:

@@ -1,4 +1,4 @@
-"""The CUDA target: one cooperative kernel that walks the Plan, in CUDA C++ over `targets/cuda/device/`.
+"""The CUDA target: one cooperative kernel that runs through the Plan, in CUDA C++ over `targets/cuda/device/`.
 
 A worker is a block of threads. Every stage is a function over the block; hand-offs are barriers of the grid or of the block. Pointers
 are passed by value in the launch's parameters (or as an array in memory where there are too many).
