@@ -26,7 +26,7 @@ _SOURCES = (".py", ".h", ".cuh", ".c", ".cu", ".json")
 
 
 def cache_directory(options: Options) -> Path:
-    """Where entries live: `options.cache_dir`, `$MONOTILE_CACHE_DIR`, else the user's cache directory."""
+    """The folder of the entries: `options.cache_dir`, `$MONOTILE_CACHE_DIR`, else the user's cache directory."""
     if options.cache_dir is not None:
         return Path(options.cache_dir)
     if named := os.environ.get("MONOTILE_CACHE_DIR"):
@@ -71,7 +71,7 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 class Cache(msgspec.Struct, frozen=True):
-    """A folder of entries; None: nothing is looked up and nothing stored."""
+    """A folder of entries; None: looks up and stores nothing."""
 
     folder: Path | None
 
@@ -80,11 +80,11 @@ class Cache(msgspec.Struct, frozen=True):
         return Cache(cache_directory(options) if options.cache else None)
 
     def path(self, key: str) -> Path | None:
-        """The entry's file, there or not."""
+        """The entry's file, which need not exist."""
         return None if self.folder is None else self.folder / key[:2] / key[2:]
 
     def get(self, key: str) -> bytes | None:
-        """The entry's content; None where there is none, or none that is whole."""
+        """The entry's content; None if there is none, or it is not intact."""
         path = self.path(key)
         if path is None:
             return None
@@ -98,7 +98,7 @@ class Cache(msgspec.Struct, frozen=True):
         return content if hashlib.sha256(content).digest() == digest else None
 
     def put(self, key: str, content: bytes) -> None:
-        """Stores an entry. A cache that cannot be written is no error: it only caches nothing."""
+        """Stores an entry. An error while writing is ignored."""
         path = self.path(key)
         if path is not None:
             with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ class Cache(msgspec.Struct, frozen=True):
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Deletes the entries, and what crashed writers left, that are older than `_KEPT`."""
+        """Deletes entries, and remains of interrupted writes, that are older than `_KEPT`."""
         assert self.folder is not None
         now, stamp = time.time(), self.folder / "swept"
         if stamp.exists() and now - stamp.stat().st_mtime < _SWEPT_EVERY:
@@ -119,7 +119,7 @@ class Cache(msgspec.Struct, frozen=True):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that whoever reads `path` sees the old content or the new, never a part."""
+    """Writes a file such that a reader of `path` sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
     try:

@@ -12,28 +12,23 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import msgspec
 
 from monotile.analysis.work import work
-from monotile.beginning import (
-    Given,
-    Sized,
-    ascending_for,
-    beginning,
-    captured_for,
-    facts_for,
-    key_for,
-    tf32_for,
-)
 from monotile.cache import Cache, key
 from monotile.choice.chooser import MODEL, Chooser, Record
 from monotile.choice.spec import Key, Spec, Value, load_spec
-from monotile.classes import Class, begun_of, worth
 from monotile.codegen.source import Source
+from monotile.compile_inputs import (
+    Presets,
+    SizedModel,
+    ascending_for,
+    captured_for,
+    facts_for,
+    initial_state,
+    key_for,
+    tf32_for,
+)
 from monotile.config import Options
 from monotile.dump import Dump
-from monotile.frontends.torch.callables import (
-    Model,
-    arguments,
-    as_module,
-)
+from monotile.frontends.torch.callables import Model, arguments, as_module
 from monotile.frontends.torch.capture import Captured, functional
 from monotile.frontends.torch.export import Exported, export
 from monotile.frontends.torch.sizes.ranges import classes_of, ranges_of
@@ -57,6 +52,7 @@ from monotile.runtime.module import CompiledModule
 from monotile.runtime.objects import flatten_objects
 from monotile.runtime.progress import step
 from monotile.runtime.random_state import begun
+from monotile.size_classes import Class, start_or_skip, worthwhile
 from monotile.targets.detect import detect_target
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
@@ -67,7 +63,7 @@ Choices = Mapping[Key, Value] | str | Path | None
 
 
 class Decided(TypedDict, total=False):
-    """What a compilation is told to do, instead of deciding itself."""
+    """Decisions that the caller makes instead of the compiler."""
 
     plan: Plan | str | Path | None
     choices: Choices
@@ -104,7 +100,7 @@ def compile(
     """
     options = msgspec.structs.replace(options, specialise=options.specialise or specialise)
     plan, choices = decided.get("plan"), decided.get("choices")
-    given = Given(
+    given = Presets(
         None if plan is None else load_plan(plan), None if choices is None else load_spec(choices)
     )
     return _compiled(model, (args, kwargs), target, options, given, dynamic_shapes)
@@ -122,7 +118,7 @@ def compile_loop(
 
     What `iterate.watched` names is an example like any other here; a call may give it in host memory instead (`runtime.tensors.host_tensor`).
     """
-    return _compiled(model, (args, None), target, options, Given(iterate=iterate))
+    return _compiled(model, (args, None), target, options, Presets(iterate=iterate))
 
 
 def trace(
@@ -133,7 +129,7 @@ def trace(
     target: str = "auto",
     options: Options = Options(),
 ) -> tuple[tuple[Trace, ...], tuple[Trace, ...]]:
-    """What became of each pass of both tables of `monotile/pipeline.py`: Program to Program, and Program to Plan.
+    """A record of each pass of both tables of `monotile/pipeline.py`: Program to Program, and Program to Plan.
 
     It takes the arguments of `compile`, emits and builds nothing, and reads no cache. Raises as `compile` does.
     """
@@ -153,7 +149,8 @@ def record(
     options: Options = Options(),
     chooser: Chooser = MODEL,
 ) -> Spec:
-    """What `chooser` chooses when the model is compiled: all that `compile` takes as `choices`. Other arguments and errors as there."""
+    """The choices of `chooser` in a compilation of the model, in the form that `compile` takes as `choices`. Other arguments and errors as
+    there."""
     recorder = Record(chooser)
     with gc_paused():
         exported = export(model, args, kwargs, results=flatten_objects)
@@ -169,7 +166,7 @@ def floors(
     target: str = "auto",
     options: Options = Options(),
 ) -> tuple[StageFloor, ...]:
-    """The least that each stage of the model's Plan takes. Arguments and errors as those of `trace`."""
+    """A lower bound of the time of each stage of the model's Plan. Arguments and errors as those of `trace`."""
     with gc_paused():
         exported = export(model, args, kwargs, results=flatten_objects)
         hardware = detect_target(target, options)
@@ -185,10 +182,10 @@ def _scheduled(
     traces: tuple[list[Trace], list[Trace]],
 ) -> tuple[ProgramState, Plan]:
     """The model after all passes from Program to Program, and its Plan."""
-    model = Sized(exported, functional(exported), {}, tf32_for(target, options))
+    model = SizedModel(exported, functional(exported), {}, tf32_for(target, options))
     captured, orders = captured_for(model, target)
-    given = Given(facts=facts_for(exported, options), ascending=ascending_for(exported, target))
-    first = beginning(captured, orders, target, options, given)
+    given = Presets(facts=facts_for(exported, options), ascending=ascending_for(exported, target))
+    first = initial_state(captured, orders, target, options, given)
     lowered = lower(replace(first, chooser=chooser), traces=traces[0])
     state = PlanState.of(lowered.program, target, options, lowered.context)
     return lowered, to_plan(state, traces=traces[1])
@@ -199,7 +196,7 @@ def _compiled(
     call: tuple[Sequence[Any], Mapping[str, Any] | None],
     target: str,
     options: Options,
-    given: Given,
+    given: Presets,
     dynamic_shapes: Any = None,
 ) -> CompiledModule:
     model, call = as_module(model), (arguments(call[0]), call[1])
@@ -225,7 +222,7 @@ def _compiled(
             paths.append((exported, whole))
             few = several, len(paths)
             built = [
-                (k, begun_of(partial(k.begin_all, classes_of(ranges_of(e), *few)), e is exported))
+                (k, start_or_skip(k.begin_all, classes_of(ranges_of(e), *few), e is exported))
                 for e, k in reversed(paths)  # the last of which takes least
             ]
             *smaller, module = (
@@ -236,15 +233,15 @@ def _compiled(
 
 
 Known = tuple[Artifact, Mapping[str, Any]]  # with the model's own tensors
-_Name = tuple[tuple[str, int], ...]  # of a class
+_Name = tuple[tuple[str, int], ...]  # of a size class
 
 
 class Kernels:
-    """An exported model's kernels for classes of sizes: from the cache where they are there, else built by the threads of `pool` while others are
-    compiled. The first that is begun is what `options.dump_dir` gets."""
+    """An exported model's kernels for its size classes: read from the cache, or built by the threads of `pool` while others are still being compiled.
+    `options.dump_dir` gets the products of the first one."""
 
     def __init__(
-        self, exported: Exported, target: Target, options: Options, given: Given, pool: Executor
+        self, exported: Exported, target: Target, options: Options, given: Presets, pool: Executor
     ) -> None:
         self._exported, self._target, self._options = exported, target, options
         self._given, self._pool, self._cache = given, pool, Cache.of(options)
@@ -255,7 +252,7 @@ class Kernels:
         self._begun: dict[_Name, Future[Known]] = {}
 
     def begin_all(self, classes: Sequence[Class]) -> list[Future[Known]]:
-        """Those for which a kernel is worth it, the last for all sizes."""
+        """Builds the kernels that are worth their compilation; the last is for all sizes."""
         several = self._key and len(classes) > 1
         entry = key(self._key, "classes", [*map(dict, classes)]) if several else None
         stored = self._cache.get(entry) if entry else None
@@ -263,7 +260,7 @@ class Kernels:
             return [*map(self.begin, msgspec.json.decode(stored, type=list[dict[str, int]]))]
         found: list[Class] = []
         futures: list[Future[Known]] = []
-        for most in worth(classes, self._seconds):
+        for most in worthwhile(classes, self._seconds):
             found.append(dict(most))
             futures.append(self.begin(most))
         if entry:
@@ -271,7 +268,7 @@ class Kernels:
         return futures
 
     def begin(self, most: Class) -> Future[Known]:
-        """The kernel for a class, once it is built."""
+        """The kernel for a size class, as a future."""
         name = tuple(most.items())
         if name not in self._begun:
             self._begun[name] = self._begin(most)
@@ -300,7 +297,7 @@ class Kernels:
         return self._pool.submit(build)
 
     def _stored(self, entry: str | None) -> Known | None:
-        """What the cache has, with the model's own tensors."""
+        """The cached artifact with the model's own tensors; None if there is none."""
         stored = self._cache.get(entry) if entry and not self._options.dump_dir else None
         artifact = decode(stored) if stored else None
         parameters = parameters_of(self._exported, artifact.named) if artifact else None
@@ -314,20 +311,20 @@ class Kernels:
         name = tuple(most.items())
         if name not in self._lowered:
             tf32 = tf32_for(self._target, self._options)
-            sized = Sized(self._exported, self._plain, most, tf32)
+            sized = SizedModel(self._exported, self._plain, most, tf32)
             dump, self._dump = self._dump, Dump(None)
             self._lowered[name] = _lowered(sized, self._target, self._options, self._given, dump)
         return self._lowered[name]
 
     def _seconds(self, most: Class) -> float:
-        """What the model says of the kernel for a class."""
+        """The cost model's time of the kernel for a size class."""
         name = tuple(most.items())
         if name not in self._guessed:
             self._guessed[name] = guess(self._lower(most).state)
         return self._guessed[name]
 
     def module(self, artifact: Artifact, parameters: Mapping[str, Any]) -> CompiledModule:
-        """Of what has been built. Not in a thread of its own: a kernel is loaded where it is called."""
+        """The callable module. Call it in the thread that will launch the kernel, as this loads it."""
         if self._options.arrange_parameters:
             copied = artifact.specialised.gathered
             move(parameters, {n: o for n, o in artifact.orders.items() if n not in copied})
@@ -335,7 +332,7 @@ class Kernels:
 
 
 class _Lowered(NamedTuple):
-    """A model after the passes from Program to Program. orders: in memory, of what is not read row by row."""
+    """A model after the passes from Program to Program. orders: memory orders of tensors that are not read row-major."""
 
     captured: Captured
     orders: dict[str, Order]
@@ -343,10 +340,12 @@ class _Lowered(NamedTuple):
     dump: Dump
 
 
-def _lowered(model: Sized, target: Target, options: Options, given: Given, dump: Dump) -> _Lowered:
+def _lowered(
+    model: SizedModel, target: Target, options: Options, given: Presets, dump: Dump
+) -> _Lowered:
     """Capture, Program to Program, verify."""
     captured, orders = captured_for(model, target)
-    first = beginning(captured, orders, target, options, given)
+    first = initial_state(captured, orders, target, options, given)
     dump.product("capture", first)
     state = lower(first, dump.product)
     verify_program(state.program)
@@ -354,14 +353,14 @@ def _lowered(model: Sized, target: Target, options: Options, given: Given, dump:
 
 
 class _Made(NamedTuple):
-    """artifact: takes the binary that is built of the source. parameters: the model's own tensors."""
+    """artifact: makes the Artifact from the binary that is built of the source. parameters: the model's own tensors."""
 
     source: Source
     artifact: Callable[..., Artifact]
     parameters: Mapping[str, Any]
 
 
-def _emitted(model: _Lowered, target: Target, options: Options, given: Given) -> _Made:
+def _emitted(model: _Lowered, target: Target, options: Options, given: Presets) -> _Made:
     """Program to Plan, verify, emit."""
     captured, orders, lowered, dump = model
     program, backend = lowered.program, backend_of(target)

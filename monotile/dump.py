@@ -1,4 +1,4 @@
-"""Every step's product of a compilation in a folder, as `Options(dump_dir=...)` asks for it."""
+"""Writes the product of every step of a compilation to a folder (`Options(dump_dir=...)`)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from monotile.plan.printer import show as show_plan
 
 
 class Dump:
-    """Writes every step's product to a folder, numbered in order; nothing where there is none."""
+    """Writes the products to numbered files in a folder; None: writes nothing."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = Path(folder) if folder else None
@@ -23,7 +23,7 @@ class Dump:
             self._count += 1
 
     def product(self, name: str, product: Product) -> None:
-        """Of a pass."""
+        """Writes a pass's product."""
         self._write(f"{name}.txt", product.show)
 
     def plan(self, plan: Plan) -> None:

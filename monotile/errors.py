@@ -38,11 +38,11 @@ class ScheduleError(MonotileError):
 
 
 class PlanError(MonotileError):
-    """A Plan that was given is none, or is not one for this model, target and number of workers."""
+    """The given Plan is invalid, or is not for this model, target and number of workers."""
 
 
 class ChoiceError(MonotileError):
-    """Choices that were given are none, or name a way that there is not."""
+    """The given choices are invalid, or name an option that does not exist."""
 
 
 class InternalError(Exception):

@@ -1,4 +1,5 @@
-"""Tensors that are made of tensors: PyTorch's traceable wrapper subclasses, such as quantised weights, of whatever library; complex numbers."""
+"""Unwraps tensors that are made of tensors: PyTorch's traceable wrapper subclasses, such as quantised weights of any library, and complex
+numbers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -22,8 +23,8 @@ def is_wrapped(x: object) -> bool:
 
 
 def plain_tensors(name: str, x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that hold the content of `x`, innermost, with their names: `name` and the attributes, by dots. Of a plain one, itself; of a
-    complex one its parts, as `real_of` has them."""
+    """The innermost tensors that hold the content of `x`, with their names: `name` and the attributes, separated by dots. For a plain
+    tensor itself; for a complex one its components, as in `real_of`."""
     if not is_traceable_wrapper_subclass(x):
         yield name, real_of(x)
         return
@@ -32,10 +33,10 @@ def plain_tensors(name: str, x: torch.Tensor) -> Iterator[tuple[str, torch.Tenso
 
 
 def real_of(x: torch.Tensor) -> torch.Tensor:
-    """A complex tensor's memory as real numbers, in a last dimension of 2; any other as it is."""
+    """A complex tensor's memory as real numbers, with a last dimension of 2; any other tensor unchanged."""
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def all_plain(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """`state` with what its tensors hold."""
+    """`state` with wrapped tensors replaced by the tensors that they hold."""
     return {n: x for name, whole in state.items() for n, x in plain_tensors(name, whole)}

@@ -44,7 +44,7 @@ class Limit(NamedTuple):
     unless: Expr | None
 
 
-class OwnEnds(msgspec.Struct, frozen=True):
+class SegmentEnds(msgspec.Struct, frozen=True):
     """The terms from `first` on and before `end` of an element, over the axes of its Compute. body: a term there."""
 
     first: Expr
@@ -115,7 +115,7 @@ def _values(e: Expr) -> Iterator[Expr]:
 
 
 @functools.lru_cache(maxsize=4096)
-def own_ends(c: Compute) -> OwnEnds | None:
+def segment_ends(c: Compute) -> SegmentEnds | None:
     """The ends of each element of `c`, known during the call, if they can be read before its first term; None where it has none, or is
     not a sum over gathered terms."""
     if c.combiner not in PLAIN or len(c.reduce) != 1 or contraction(c) is not None:
@@ -131,14 +131,14 @@ def own_ends(c: Compute) -> OwnEnds | None:
         )
         for op, none, last in (("max", 0, False), ("min", axis.extent, True))
     )
-    ends = OwnEnds(first, end, _without(c.body, {x.term for x in found}))
+    ends = SegmentEnds(first, end, _without(c.body, {x.term for x in found}))
     return ends if ends.axes and (loads(first) or loads(end)) else None
 
 
 @functools.lru_cache(maxsize=4096)
 def share_of_terms(c: Compute) -> float:
     """The fraction of its terms that each element has on average, where elements with different ends divide all terms among them."""
-    found = own_ends(c)
+    found = segment_ends(c)
     if found is None or not axes_of(found.first) or not axes_of(found.end):
         return 1.0
     rows = max(1, prod(a.extent for a in found.axes))

@@ -277,7 +277,7 @@ class Emitter(Expressions):
         return r
 
     def range(self, dim: Dim, variable: str) -> Range:
-        """The part of `dim` that the current task walks."""
+        """The part of `dim` that the current task iterates over."""
         return range_of(dim, self._task, variable, lambda rest: bare(self.total(rest)))
 
     def point(self, anchor: Compute | Scatter, ranges: Sequence[Range]) -> dict[str, Expr]:

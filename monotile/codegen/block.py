@@ -23,7 +23,7 @@ READY = "mt::NoWait{}"  # a functor that waits for nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RegisterArray:
     """`name` is an array of `count` vectors of `width` values; `number` is the text of the index of the vector that a thread uses in an
     iteration of its reduction."""
 
@@ -52,10 +52,10 @@ class BlockEmitter(VectorEmitter):
         super().__init__(program, plan, target, options)
         self.passed: dict[str, str] = GIVEN | self.profiling.given
         self.await_ = READY
-        self.in_registers: dict[str, Held] = {}
+        self.in_registers: dict[str, RegisterArray] = {}
         self.early = {}
-        self.prefetched: dict[Step, Mapping[str, Held]] = {}
-        self.held_now: Mapping[str, Held] = {}
+        self.prefetched: dict[Step, Mapping[str, RegisterArray]] = {}
+        self.held_now: Mapping[str, RegisterArray] = {}
         self.hot = frozenset[str]()
 
     @abstractmethod
@@ -85,7 +85,7 @@ class BlockEmitter(VectorEmitter):
     def write_prefetches(self, stage: Stage) -> None:
         """Emits the prefetches of the stage's steps at its beginning."""
 
-    def held_of(self, tensor: Tensor) -> str | None:
+    def register_array(self, tensor: Tensor) -> str | None:
         held = self.held_now.get(tensor.name) or self.in_registers.get(tensor.name)
         return None if held is None else f"{held.name}.value[{held.number}]"
 
@@ -95,7 +95,7 @@ class BlockEmitter(VectorEmitter):
         name: str,
         stage: Stage,
         axes: Sequence[str],
-        held: Sequence[Held] = (),
+        held: Sequence[RegisterArray] = (),
         *,
         late: bool = False,
     ) -> Generator[None]:

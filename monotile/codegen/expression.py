@@ -160,7 +160,7 @@ class Expressions(ABC):
         return variable
 
     def home(self, e: Expr, *, asked: bool = False) -> Block:
-        """Where `e` is computed. asked: at the current position, since it is checked there, even if it is steady."""
+        """The block in which `e` is computed. asked: the current one, since `e` is checked there, even if it is loop-invariant."""
         read = (self._in_memory(x) and (asked or not self.steady(x)) for x in loads(e))
         return self.writer.home(self.variables(e), memory=bool(self.facts) or any(read))
 

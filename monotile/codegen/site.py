@@ -1,4 +1,4 @@
-"""A step of a stage as one task walks it: its axes as functions of the task's coordinates. Nothing here emits text."""
+"""A step of a stage as one task executes it: its axes as functions of the task's coordinates. Nothing here emits text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ Point = Mapping[str, Expr]  # maps each axis of a step to an expression
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The part of a Dim that one task walks.
+    """The part of a Dim that one task iterates over.
 
     variable: runs from 0; its extent is the Dim's tile, with its lead. origin: its offset. count: text of the number of its values, a
     literal where every
@@ -122,7 +122,7 @@ def _op(op: str, a: Expr, divisor: int) -> Expr:
 def range_of(
     dim: Dim, task: Sequence[Axis], variable: str, spelled: Callable[[Affine], str] = repr
 ) -> Range:
-    """The part of `dim` that the task at the coordinates `task` walks. spelled: text of an index."""
+    """The part of `dim` that the task at the coordinates `task` iterates over. spelled: text of an index."""
     if dim.stage is None:
         return Range(dim, Axis(variable, dim.extent), idx(0), str(dim.extent))
     origin, most = mul(task[dim.stage], idx(dim.tile)), dim.tile + dim.lead

@@ -47,7 +47,7 @@ def separate(module: fx.GraphModule, args: Sequence[Any]) -> Cut | None:
 
 
 def _owners(where: Mapping[fx.Node, tuple[Place, ...]]) -> dict[fx.Node, fx.Node]:
-    """For every node whose tensors share one memory, the first node with that memory."""
+    """The first node with the same memory, for every node whose tensors share one memory."""
     first: dict[Memory, fx.Node] = {}
     out: dict[fx.Node, fx.Node] = {}
     for node, found in where.items():

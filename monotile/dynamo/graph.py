@@ -155,7 +155,7 @@ class Graph:
     def _whole_kernel(
         self, bound: "_Bound", given: Sequence[Any], args: Sequence[Any], target: str
     ) -> Run:
-        """For all sizes that Dynamo leaves open; where the model does not allow that, for those of this call."""
+        """A kernel for all values of the dynamic sizes; if the model does not allow that, for the sizes of this call."""
         options = self._settings.options
         if self._open.dims:
             shapes = self._open.dynamic_shapes(self._free, self._open.most(args))

@@ -48,7 +48,7 @@ def places(module: fx.GraphModule, args: Sequence[Any]) -> dict[fx.Node, tuple[P
 
 
 def _sizes(module: fx.GraphModule, args: Sequence[Any]) -> dict[Any, Any]:
-    """What each symbol of the tracer is in this call."""
+    """The value of each symbol of the tracer in this call."""
     out: dict[Any, Any] = {}
     for node, given in zip(module.graph.find_nodes(op="placeholder"), args, strict=True):
         traced = node.meta.get("example_value")

@@ -1,4 +1,4 @@
-"""Dimensions that Dynamo leaves open: which ones, and for what range a kernel is compiled."""
+"""Dynamic dimensions of Dynamo's graphs: which ones there are, and for what range a kernel is compiled."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ class Place(NamedTuple):
 
 
 class Open(NamedTuple):
-    """dims: symbols by argument and dimension. numbers: arguments that are sizes, each with the dimension that it is. ranges: least and most
-    of each symbol; None for no most. places: of each symbol, one."""
+    """The dynamic dimensions of a graph. dims: symbols by argument and dimension. numbers: arguments that are sizes, each with the
+    dimension that it equals. ranges: minimum and maximum of each symbol; None for no maximum. places: one place of each symbol."""
 
     dims: Mapping[int, Mapping[int, str]]
     numbers: Mapping[int, Place]
@@ -29,7 +29,7 @@ class Open(NamedTuple):
     places: Mapping[str, Place]
 
     def most(self, args: Sequence[Any]) -> dict[str, int]:
-        """What each symbol is at most in a kernel for these arguments: as much as Dynamo was told, or the next power of two."""
+        """The upper bound of each symbol in a kernel for these arguments: Dynamo's, or the next power of two."""
         out: dict[str, int] = {}
         for name, (_, high) in self.ranges.items():
             arg, dim = self.places[name]
@@ -38,7 +38,7 @@ class Open(NamedTuple):
         return out
 
     def type_of(self, k: int, x: object, most: Mapping[str, int]) -> object:
-        """What of argument `k` a kernel is for."""
+        """The properties of argument `k` that a kernel depends on."""
         if not isinstance(x, torch.Tensor):
             return type(x), x
         own = self.dims.get(k, {})
@@ -46,7 +46,7 @@ class Open(NamedTuple):
         return shape, x.dtype, x.device
 
     def dynamic_shapes(self, free: Sequence[int], most: Mapping[str, int]) -> Any:
-        """As `torch.export` takes it, of a module that is given the arguments `free`."""
+        """The `dynamic_shapes` argument of `torch.export`, for a module with the arguments `free`."""
         named = {
             n: Dim(f"d{k}", min=low, max=most[n])
             for k, (n, (low, _)) in enumerate(self.ranges.items())
@@ -59,7 +59,8 @@ NOTHING = Open({}, {}, {}, {})
 
 
 def dynamic_dims(module: fx.GraphModule) -> Open:
-    """Of a graph of Dynamo. A dimension that is more than a symbol alone, such as twice one, is none: its value is compiled in."""
+    """The dynamic dimensions of a graph of Dynamo. A dimension that is an expression of a symbol, such as twice one, is not included: its
+    value is compiled in."""
     dims: dict[int, dict[int, str]] = {}
     ranges: dict[str, tuple[int, int | None]] = {}
     places: dict[str, Place] = {}

@@ -18,8 +18,8 @@ NARROW = 1.2  # in narrower types: 48 layers of Mamba with random weights differ
 
 
 def check_steps(model: nn.Module, steps: Tensor, whole: Tensor) -> None:
-    """Raises CaptureError where tokens that are read one by one, with a cache, have other logits than together. steps, whole: the
-    logits."""
+    """Raises CaptureError if tokens that are read one by one, with a cache, have other logits than tokens that are read together. steps,
+    whole: the logits."""
     narrow = any(p.itemsize < 4 for p in model.parameters())
     if whole.isfinite().all() and not _near(steps, whole, NARROW if narrow else EXACT):
         raise CaptureError(
@@ -29,7 +29,7 @@ def check_steps(model: nn.Module, steps: Tensor, whole: Tensor) -> None:
 
 
 def takes_positions(model: nn.Module, whole: Tensor) -> bool:
-    """Whether `model` takes position_ids, and its default is to count from 0: it then gives `whole`."""
+    """Whether `model` takes position_ids, and by default counts from 0, so that explicit positions give the logits `whole`."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return False
     positions = torch.arange(whole.shape[1], device=whole.device)[None]
@@ -41,13 +41,13 @@ def takes_positions(model: nn.Module, whole: Tensor) -> bool:
 
 
 def logits_of(model: nn.Module, count: int, **more: Tensor) -> Tensor:
-    """Logits of the tokens 0, 1, ... together: [1, count, vocabulary]."""
+    """Logits of the tokens 0, 1, ... read together: [1, count, vocabulary]."""
     ids = torch.arange(count, device=next(model.parameters()).device)[None]
     return model(input_ids=ids, use_cache=False, **more).logits
 
 
 def own_tensors(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """The tensors of the modules of `model` other than parameters, by name, with the number of changes of each."""
+    """The tensors of the modules of `model` other than parameters, by name, with the number of in-place changes of each."""
     return {
         f"{at}.{n}": (id(x), x._version)
         for at, module in model.named_modules()

@@ -66,7 +66,7 @@ class RowSite:
 
     @property
     def extents(self) -> dict[str, int]:
-        """Of every axis within one task."""
+        """The extent of every axis within one task."""
         found = {
             a.name: min(self.tiles[self.where[p]] + self.lead[p], a.extent)
             if p in self.where

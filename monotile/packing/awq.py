@@ -24,6 +24,6 @@ def read_awq(parts: Parts) -> PackedWeight:
 
 
 def _outputs(words: Tensor) -> Tensor:
-    """[rows, n] uint8, the outputs in their order."""
+    """[rows, n] uint8: the codes with the outputs in order."""
     codes = unpack_words(words, BITS).unflatten(-1, (-1, len(PLACES)))
     return codes[..., list(PLACES)].flatten(-2)

@@ -1,11 +1,11 @@
-"""Codes of 1, 2 or 4 bits in bytes, little end first: element i of a byte at bit i * bits."""
+"""Codes of 1, 2 or 4 bits in bytes, little-endian: element i of a byte is at bit i * bits."""
 
 import torch
 from torch import Tensor
 
 
 def pack_bits(codes: Tensor, bits: int) -> Tensor:
-    """codes: uint8 [..., k], each below 2 ** bits. Gives uint8 [..., k * bits / 8]."""
+    """codes: uint8 [..., k], each below 2 ** bits. Returns uint8 [..., k * bits / 8]."""
     per = 8 // bits
     parts = codes.unflatten(-1, (-1, per)).unbind(-1)
     packed = parts[0].clone()

@@ -13,9 +13,8 @@ STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
 def read_nf4(parts: Parts) -> PackedWeight:
-    """weight: uint8 [n * k / 2, 1], of a byte the high half first. weight.absmax: a block of neighbours; float32, or uint8 that
-    is packed itself (double quantisation). weight.quant_map: the table. STATE: bytes of JSON.
-    """
+    """weight: uint8 [n * k / 2, 1], with the first element of a byte in its high half. weight.absmax: one per block of neighbours; float32,
+    or uint8 that is quantised itself (double quantisation). weight.quant_map: the table. STATE: JSON as bytes."""
     n, k = parts.n, parts.k
     state = _state(parts)
     block = state["blocksize"]

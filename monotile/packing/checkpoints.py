@@ -63,7 +63,7 @@ def _packed_names(tensors: Mapping[str, Tensor]) -> list[str]:
 def _layer(
     model: nn.Module, name: str, source: Checkpoint, rest: dict[str, Tensor]
 ) -> PackedLinear:
-    """The packed layer; its tensors are taken out of `rest`."""
+    """The packed layer, whose tensors are removed from `rest`."""
     dense = _linear(model, name)
     start = f"{name}." if name else ""
     mine = {key.removeprefix(start): rest.pop(key) for key in list(rest) if key.startswith(start)}
@@ -76,7 +76,7 @@ def _layer(
 
 
 def _bias(parts: Parts, dtype: torch.dtype, wanted: bool) -> nn.Parameter | None:
-    """Some writers give a layer that has none a bias of noughts."""
+    """A layer's bias; None for zeros that a writer adds to a layer without one."""
     if not wanted and not ("bias" in parts.tensors and parts.tensors["bias"].any()):
         return None
     bias = parts.take("bias", [parts.n], *HALVES)
@@ -84,7 +84,7 @@ def _bias(parts: Parts, dtype: torch.dtype, wanted: bool) -> nn.Parameter | None
 
 
 def _read(parts: Parts, version: int) -> PackedWeight:
-    """By what the tensors look like."""
+    """Reads a layer by the format that its tensors have."""
     if STATE in parts.tensors:
         return read_nf4(parts)
     words = parts.tensors["qweight"]
@@ -114,7 +114,7 @@ def _within(name: str, layers: Mapping[str, PackedLinear]) -> bool:
 def _ties(
     model: nn.Module, packed: Mapping[str, PackedLinear], rest: Mapping[str, Tensor]
 ) -> dict[str, str]:
-    """Parameters that the checkpoint leaves out, as they are tied to one that it has, with that one."""
+    """Parameters that the checkpoint leaves out because they are tied, with the parameter that it contains."""
     names = dict[int, list[str]]()
     for name, p in model.named_parameters(remove_duplicate=False):
         if not _within(name, packed):

@@ -1,4 +1,4 @@
-"""Codes of 4 bits that stand for 16 values, times the largest magnitude of a block."""
+"""Codes of 4 bits for 16 values of a table (NF4), times the largest magnitude of a block."""
 
 from dataclasses import dataclass
 

@@ -14,14 +14,14 @@ CONFIGS = ("config.json", "quantize_config.json")
 
 
 class Checkpoint(NamedTuple):
-    """gptq: the version of the layers that GPTQ packed; 2 stores zeros as they are."""
+    """The tensors of a checkpoint. gptq: the version of GPTQ's layer format; version 2 stores zeros as they are."""
 
     tensors: dict[str, Tensor]
     gptq: int
 
 
 def read_checkpoint(source: str | Path | Mapping[str, Tensor]) -> Checkpoint:
-    """Raises InputError for files that are missing or damaged."""
+    """Reads a file, a folder of files or a state dict. Raises InputError for files that are missing or damaged."""
     if isinstance(source, Mapping):
         return Checkpoint(dict(source), 1)
     at = Path(source)

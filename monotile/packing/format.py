@@ -12,10 +12,8 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Format(ABC):
-    """How a weight [n, k] is stored as tensors. Rows are encoded separately, or so many neighbours `together`.
-
-    group: how many neighbours along k share a scale; None: a whole row.
-    """
+    """How a weight [n, k] is stored as tensors. Rows are encoded independently, or `together` neighbouring rows at a time. group: the
+    number of neighbours along k that share a scale; None: a whole row."""
 
     name: str
     group: int | None
@@ -23,7 +21,7 @@ class Format(ABC):
     @property
     @abstractmethod
     def in_dtype(self) -> frozenset[str]:
-        """Names of the tensors that have the layer's dtype, and change with it. All others keep theirs."""
+        """Names of the tensors that have the layer's dtype, and are converted with it. All others keep theirs."""
 
     @property
     def together(self) -> int:
@@ -32,14 +30,14 @@ class Format(ABC):
 
     @abstractmethod
     def refusal(self, k: int) -> str | None:
-        """Why rows of k weights cannot be packed, and what to do about it; None: they can."""
+        """Why rows of k weights cannot be packed, and what to do about it; None if they can."""
 
     @abstractmethod
     def encode(self, weight: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-        """weight: [rows, k], finite. Each tensor has a row for each row of it, or for those that are encoded together."""
+        """weight: [rows, k], finite. Each tensor has a row for each row of the weight, or for each group of rows that are encoded together."""
 
     def tables(self, device: torch.device) -> dict[str, Tensor]:
-        """Tensors that decoding needs and that belong to no row."""
+        """Tensors that decoding needs and that are shared by all rows."""
         return {}
 
     @abstractmethod
@@ -59,7 +57,7 @@ def scaled(values: Tensor, scale: Tensor) -> Tensor:
 
 
 def group_refusal(group: int | None, k: int) -> str | None:
-    """Why groups of this size do not fit rows of k."""
+    """Why groups of this size do not fit rows of k; None if they do."""
     if group is None or k % group == 0:
         return None
     fits = next(g for g in range(min(group, k), 0, -1) if k % g == 0)
@@ -69,7 +67,7 @@ def group_refusal(group: int | None, k: int) -> str | None:
 
 
 def byte_refusal(bits: int, k: int) -> str | None:
-    """Why codes of so many bits do not fill the bytes of a row of k."""
+    """Why codes of so many bits do not fill whole bytes of a row of k; None if they do."""
     per = 8 // bits
     if k % per == 0:
         return None

@@ -47,7 +47,7 @@ POSITIONS = 256  # that a byte tells apart
 
 
 def format_named(name: str, group: Group = "default", symmetric: bool = True) -> Format:
-    """The format with its group. Raises InputError for a name, or a group, that there is not."""
+    """The format with its group size. Raises InputError for an unknown name or an impossible group size."""
     if not symmetric and name not in ASYMMETRIC:
         raise InputError(
             f"{name} has no zero to move: symmetric=False is for {', '.join(ASYMMETRIC)}"

@@ -9,9 +9,8 @@ BITS = (2, 4, 8)
 
 
 def read_gptq(parts: Parts, version: int) -> PackedWeight:
-    """qweight: int32 [k * bits / 32, n]. scales: [groups, n]. qzeros: int32 [groups, n * bits / 32], in version 1 the zeros
-    less one. g_idx: [k], the group of each input, which need not ascend (act-order); without it groups are neighbours.
-    """
+    """qweight: int32 [k * bits / 32, n]. scales: [groups, n]. qzeros: int32 [groups, n * bits / 32], in version 1 the zeros minus one.
+    g_idx: [k], the group of each input, in any order (act-order); without it groups are neighbours."""
     n, k = parts.n, parts.k
     rows, groups = (_first(parts, name) for name in ("qweight", "scales"))
     bits, rest = divmod(rows * WORD, k)
@@ -38,7 +37,7 @@ def _first(parts: Parts, name: str) -> int:
 
 
 def _order(parts: Parts, groups: int) -> Tensor | None:
-    """The inputs group by group; None: they lie so."""
+    """The inputs ordered by group; None if they are in this order."""
     if "g_idx" not in parts.tensors:
         return None
     index = parts.take("g_idx", [parts.k], torch.int32, torch.int64).long()

@@ -26,9 +26,8 @@ RATIOS = {
 
 @dataclass(frozen=True)
 class Integers(Format):
-    """codes: uint8 [n, k * bits / 8], of 8 bits and symmetric int8 [n, k]. scale: [n, groups] in the layer's dtype.
-    zero: uint8 [n, groups]; symmetric: there is none, it is half of all codes. Codes of one bit are -1 and 1.
-    """
+    """codes: uint8 [n, k * bits / 8]; symmetric codes of 8 bits are int8 [n, k]. scale: [n, groups] in the layer's dtype. zero: uint8 [n,
+    groups]; a symmetric format has none, it is the middle of the range. Codes of one bit are -1 and 1."""
 
     bits: int
     symmetric: bool
@@ -55,7 +54,7 @@ class Integers(Format):
         return self.stored(codes, scale.squeeze(-1).to(dtype), zero.squeeze(-1))
 
     def stored(self, codes: Tensor, scale: Tensor, zero: Tensor) -> dict[str, Tensor]:
-        """The tensors of codes, uint8 [n, k], with scales and zeros, [n, groups]. Zeros of a symmetric format are left out."""
+        """The tensors of codes, uint8 [n, k], with scales and zeros, [n, groups]. The zeros of a symmetric format are left out."""
         signed = self.symmetric and self.bits == 8
         packed = (
             (codes.to(torch.int16) - self.middle).to(torch.int8)
@@ -84,7 +83,7 @@ class Integers(Format):
         return scaled(centred.to(dtype), scale)
 
     def _fitted(self, w: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Scales, as they are in `dtype`, and zeros, [n, groups, 1] float32, of the least squared error among those tried."""
+        """Scales, rounded to `dtype`, and zeros, [n, groups, 1] float32, with the least squared error among the candidates."""
         (scale, zero), *others = self._candidates(w, dtype)
         least = self._error(w, scale, zero)
         for candidate in others:
@@ -113,7 +112,7 @@ class Integers(Format):
     def _better(
         self, w: Tensor, old: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Scale, zero and error of each group, of whichever has the smaller error."""
+        """Scale, zero and error of each group, from whichever candidate has the smaller error."""
         error = self._error(w, *new)
         less = error < old[2]
         found = [torch.where(less, n, o) for n, o in zip((*new, error), old, strict=True)]
@@ -128,6 +127,6 @@ class Integers(Format):
 
 
 def _rounded(scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """As the layer has it. One that is nought there, as of a group of noughts, is 1: all codes are zero then."""
+    """The scale in the layer's dtype. A zero scale, as of a group of zeros, becomes 1: all codes are zero then."""
     stored = scale.to(dtype).to(torch.float32)
     return torch.where(stored == 0, 1.0, stored)

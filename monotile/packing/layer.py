@@ -11,12 +11,11 @@ from monotile.packing.format import Format
 
 
 class PackedMatrix(nn.Module):
-    """[rows, columns], decoded by operators of PyTorch whenever it is read.
+    """A matrix [rows, columns] that PyTorch operators decode whenever it is read.
 
-    The tensors of the format are buffers, in the state dict by the names that the format gives them. Only those that it has in
-    the matrix's dtype follow `half()` and `to(dtype)`; codes, and scales that are float32 by definition, keep their dtype.
-
-    dtype: of what is decoded.
+    The tensors of the format are buffers, in the state dict under the names that the format gives them. Only those that it has in the
+    matrix's dtype are converted by `half()` and `to(dtype)`; codes, and scales that are float32 by definition, keep their dtype.
+    dtype: of the decoded matrix.
     """
 
     def __init__(
@@ -40,15 +39,15 @@ class PackedMatrix(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """All of it, decoded. A new tensor each time: changing it changes nothing."""
+        """The decoded matrix. It is a new tensor each time: changing it has no effect."""
         return self.decoded()
 
     def decoded(self) -> Tensor:
-        """As the format has it."""
+        """The decoded matrix, in the format's order of columns."""
         return self.format.decode(self.packed, self.dtype)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """[*ids.shape, columns]: these rows, where each is encoded for itself."""
+        """[*ids.shape, columns]: the decoded rows `ids`, for formats that encode rows independently."""
         tensors = {n: t if n in self._tables else t[ids.flatten()] for n, t in self.packed.items()}
         return self.format.decode(tensors, self.dtype).unflatten(0, ids.shape)
 
@@ -57,12 +56,12 @@ class PackedMatrix(nn.Module):
         return f"{rows}, {columns}, {self.stored()}"
 
     def stored(self) -> str:
-        """The format and its groups, to be shown."""
+        """The format and its group size, as text."""
         group = "" if self.format.group is None else f", group={self.format.group}"
         return f"format={self.format.name}{group}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """As `half`, `to`, `cuda` and their like do: the tensors that keep their dtype only move."""
+        """As for `half`, `to`, `cuda` and similar: the tensors that keep their dtype are only moved."""
         kept = {n: t for n, t in self._buffers.items() if n not in self.format.in_dtype}
         self._buffers.update(dict.fromkeys(kept))
         super()._apply(fn, recurse)
@@ -102,7 +101,7 @@ class PackedLinear(PackedMatrix):
 
     @property
     def weight(self) -> Tensor:
-        """The decoded weight, [out_features, in_features]. A new tensor each time: changing it changes nothing."""
+        """The decoded weight, [out_features, in_features]. It is a new tensor each time: changing it has no effect."""
         decoded = self.decoded()
         return decoded if self.order is None else decoded[:, self.order.argsort()]
 
@@ -117,7 +116,7 @@ class PackedLinear(PackedMatrix):
 
 
 class PackedEmbedding(nn.Module):
-    """Rows of `table`, decoded when they are looked up. The table of a tied head is that layer, so that its codes are there once."""
+    """Rows of `table`, decoded when they are looked up. The table of a tied head is that layer, so that its codes exist once."""
 
     def __init__(self, table: PackedMatrix, padding_idx: int | None = None) -> None:
         super().__init__()
@@ -126,7 +125,7 @@ class PackedEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[num_embeddings, embedding_dim], decoded. A new tensor each time: changing it changes nothing."""
+        """[num_embeddings, embedding_dim], decoded. It is a new tensor each time: changing it has no effect."""
         return self.table.weight
 
     def forward(self, ids: Tensor) -> Tensor:

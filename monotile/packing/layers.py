@@ -13,14 +13,14 @@ Where = Callable[[str, nn.Module], bool] | Sequence[str] | None
 
 @dataclass(frozen=True)
 class Layers:
-    """chosen: the layers to pack, by name, embeddings last. left: what is not packed, and why."""
+    """chosen: the layers to pack, by name, embeddings last. left: the names of other layers and parameters, and why they are not packed."""
 
     chosen: dict[str, nn.Module]
     left: dict[str, str]
 
 
 def layers_of(model: nn.Module, where: Where, *, embeddings: bool = False) -> Layers:
-    """embeddings: choose embeddings too, and linear layers whose weight is theirs. Raises InputError if there is nothing to pack."""
+    """embeddings: also choose embeddings, and linear layers tied to them. Raises InputError if there is nothing to pack."""
     fit = dict[str, nn.Module]()
     left = dict[str, str]()
     for name, module in model.named_modules():
@@ -76,7 +76,7 @@ def dense_weight(module: nn.Module) -> Tensor:
 
 
 def replace_in(model: nn.Module, packed: Mapping[nn.Module, nn.Module]) -> None:
-    """Puts each value where its key is, in every place."""
+    """Replaces each module that is a key by its value, wherever it occurs."""
     for parent in list(model.modules()):
         # named_children leaves out a child's second place.
         children: dict[str, nn.Module | None] = vars(parent)["_modules"]
@@ -119,8 +119,7 @@ def _obstacle(module: nn.Module) -> str | None:
 
 
 def _tie(name: str, fit: Mapping[str, nn.Module], owners: Mapping[int, list[str]]) -> str | None:
-    """Why a weight shared by several modules cannot be packed: it is packed where embeddings and at most one linear layer that fit share
-    it."""
+    """Why a weight shared by several modules cannot be packed; it can if embeddings and at most one suitable linear layer share it."""
     names = owners[id(fit[name].get_parameter("weight"))]
     sharing = [fit.get(n.rpartition(".")[0]) for n in names]
     alike = all(isinstance(m, (nn.Linear, nn.Embedding)) for m in sharing)

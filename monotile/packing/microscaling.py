@@ -57,7 +57,7 @@ class Microscaling(Format):
 
 
 def _e2m1(x: Tensor) -> Tensor:
-    """The nearest code, of two the even one; what is too large is the largest."""
+    """The nearest code, rounding half to even; numbers that are too large become the largest."""
     table = torch.tensor(E2M1, dtype=x.dtype, device=x.device)
     between, size = (table[1:] + table[:-1]) / 2, x.abs()
     below, above = torch.bucketize(size, between), torch.bucketize(size, between, right=True)

@@ -74,7 +74,7 @@ def pack(
 
 
 def report(model: nn.Module, made: PackingReport) -> None:
-    """Makes the report the model's attribute."""
+    """Sets the model's attribute `packing` to the report."""
     model.__dict__["packing"] = made
 
 
@@ -114,14 +114,14 @@ def _check(name: str, module: nn.Module, format: Format) -> None:
 
 
 def _layer(module: nn.Module, table: PackedMatrix) -> nn.Module:
-    """What takes the place of `module`."""
+    """The replacement of `module`."""
     return PackedEmbedding(table, module.padding_idx) if isinstance(module, nn.Embedding) else table
 
 
 def _packed(
     name: str, module: nn.Module, format: Format, bias: nn.Parameter | None
 ) -> tuple[PackedMatrix, float]:
-    """The weight, a linear layer's with the layer, and its relative error."""
+    """The packed weight (for a linear layer the packed layer) and its relative error."""
     weight = dense_weight(module)
     n, k = weight.shape
     tables = format.tables(weight.device)
@@ -149,6 +149,6 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _chunks(weight: Tensor, together: int) -> Iterator[Tensor]:
-    """Some rows at a time, those that belong together: encoding needs several times their memory."""
+    """Chunks of rows that are encoded together: encoding needs several times their memory."""
     for some in weight.split(max(1, CHUNK // weight.shape[1] // together) * together):
         yield some.contiguous()

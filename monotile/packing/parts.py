@@ -1,4 +1,4 @@
-"""Helpers of the readers of packed checkpoints: the tensors of one layer, and codes in words of 32 bits."""
+"""Helpers of the readers of packed checkpoints: the tensors of one layer, and codes in 32-bit words."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
     tensors: Mapping[str, Tensor]
 
     def take(self, name: str, shape: Sequence[int], *dtypes: torch.dtype) -> Tensor:
-        """A tensor, which has to have this shape and one of these dtypes."""
+        """A tensor; raises InputError unless it has this shape and one of these dtypes."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise self.wrong(f"{name} is missing")
@@ -48,7 +48,7 @@ WORD = 32
 
 
 def unpack_words(words: Tensor, bits: int) -> Tensor:
-    """int32 [..., m], little end first, as uint8 [..., m * 32 / bits]."""
+    """int32 [..., m], little-endian, as uint8 [..., m * 32 / bits]."""
     mask = (1 << bits) - 1
     parts = [((words >> at) & mask).to(torch.uint8) for at in range(0, WORD, bits)]
     return torch.stack(parts, -1).flatten(-2)
@@ -57,7 +57,7 @@ def unpack_words(words: Tensor, bits: int) -> Tensor:
 def integer_weight(
     parts: Parts, bits: int, codes: Tensor, scale: Tensor, zero: Tensor
 ) -> PackedWeight:
-    """codes: uint8 [n, k]. scale, zero: [n, groups]; zero of any integers. Zeros that are all half of the codes are left out."""
+    """codes: uint8 [n, k]. scale, zero: [n, groups]; zeros are any integers. Zeros that are all in the middle of the range are left out."""
     n_groups = scale.shape[1]
     group, symmetric = parts.k // n_groups, bool((zero == 1 << (bits - 1)).all())
     format = Integers(f"int{bits}", group, bits, symmetric)

@@ -11,8 +11,8 @@ from rich.table import Table
 
 
 class PackedRow(NamedTuple):
-    """One layer. shape: out_features, in_features. error: ||weight - decoded|| / ||weight||; None: the weight is not known, as
-    it came packed. before, after: bytes of the weight."""
+    """One layer. shape: out_features, in_features. error: ||weight - decoded|| / ||weight||; None if the original weight is unknown.
+    before, after: bytes of the weight."""
 
     name: str
     format: str
@@ -24,8 +24,8 @@ class PackedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class PackingReport:
-    """rows: the layers that were packed. left: what was not, by name, and why: layers, and other parameters of two or more
-    dimensions. before, after: bytes of all parameters and buffers of the model."""
+    """rows: the packed layers. left: by name, the layers, and other parameters of two or more dimensions, that were not packed, and why.
+    before, after: bytes of all parameters and buffers of the model."""
 
     rows: tuple[PackedRow, ...]
     left: Mapping[str, str]

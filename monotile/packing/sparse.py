@@ -1,4 +1,5 @@
-"""N of M: of each M neighbours along k the N largest magnitudes; of a vector of rows the same ones (vector-wise N:M)."""
+"""N of M: of each M neighbours along k the N largest magnitudes are kept; with a vector of rows, the same positions in all of them
+(vector-wise N:M)."""
 
 from dataclasses import dataclass
 
@@ -11,14 +12,14 @@ from monotile.packing.format import Format, Tensors
 
 @dataclass(frozen=True)
 class Sparse(Format):
-    """values: [n, k / group, kept] in the layer's dtype. positions: uint8 [n / vector, k / group, kept], of each its place in the group, ascending;
-    in as few bits as hold one, if whole bytes of them fill a row ([n / vector, bytes])."""
+    """values: [n, k / group, kept] in the layer's dtype. positions: uint8 [n / vector, k / group, kept], the index of each value in its
+    group, ascending; bit-packed to [n / vector, bytes] if these fill whole bytes of a row."""
 
     kept: int
     vector: int = 1
 
     def _bits(self, values: int) -> int:
-        """Of a position, in rows of so many values."""
+        """Bits of a position, in rows of `values` values."""
         if self.vector > 1:
             return 8
         needed = next(b for b in (1, 2, 4, 8) if self.group is not None and self.group <= 1 << b)

@@ -1,4 +1,4 @@
-"""The exact answer of a model, and the error of another answer against it."""
+"""The exact result of a model, and the error of another result against it."""
 
 from typing import Any
 
@@ -30,15 +30,15 @@ def _error(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def exact(model: torch.nn.Module, call: Call) -> Any:
-    """PyTorch's answer in float64, operator by operator. Only the operands of the current operator are copied; casts to an
-    explicit dtype in the model (statistics in float32) become float64 as well, but for 8 bits, which are what the model is for."""
+    """PyTorch's result in float64, operator by operator. Only the operands of the current operator are converted. Casts to an explicit
+    dtype in the model (statistics in float32) become float64 as well, except casts to 8 bits, which are part of the model's definition."""
     args, kwargs = map_tensors(call, _wide)
     with torch.no_grad(), _Float64():
         return model(*args, **kwargs)
 
 
 class _Float64(TorchFunctionMode):
-    """Floating-point operands, results and explicit dtypes of every PyTorch function become float64."""
+    """Converts floating-point operands, results and explicit dtypes of every PyTorch function to float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types

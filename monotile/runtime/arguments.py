@@ -1,4 +1,4 @@
-"""Converts a call's arguments to tensors and a kernel's outputs to the model's results, by the Signature."""
+"""Converts a call's arguments to tensors, and a kernel's outputs to the model's results, by the Signature."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -17,19 +17,18 @@ from monotile.ir.signature import (
     ValueLeaf,
 )
 from monotile.runtime.binding import Call, bound
+from monotile.runtime.pytrees import children, constructor, describe_call, is_leaf
 from monotile.runtime.sizes import Shape
 from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, kernel_readable, torch_dtype
-from monotile.runtime.trees import children, constructor, describe_call, is_leaf
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class Arguments:
-    """Checks and flattens arguments, with everything precomputed that is known before a call.
+    """Checks and flattens arguments; everything that is known before a call is precomputed.
 
-    signature: of the model. wanted: the names of the Program's inputs, in the launch's order. orders: memory order of the
-    dimensions of those inputs that the kernel does not read row-major. watched: those that may lie in the host's memory, for it to use
-    during the call.
+    signature: of the model. wanted: the names of the Program's inputs, in the launch's order. orders: memory orders of the inputs that the
+    kernel does not read row-major. watched: the inputs that may be in host memory, which the host may access during the call.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Arguments:
         return found
 
     def _flattened(self, call: Call) -> Sequence[object] | None:
-        """The leaves of a call of the compiled structure; None for another one."""
+        """The leaves of a call with the compiled structure; None for another structure."""
         expected = self._signature.input_tree
         leaves, tree = pytree.tree_flatten(call)
         if tree == expected:
@@ -199,7 +198,7 @@ class Results:
         arguments: Sequence[object],
         sized: Sequence[Shape | int] = (),
     ) -> object:
-        """sized: the shapes, and numbers, of this call, for those leaves that have them."""
+        """The model's results. sized: the shapes, and numbers, of this call, for the leaves that have them."""
         if self._plain:
             return self._assemble(iter(outputs))
         leaves: list[object] = []
@@ -222,7 +221,7 @@ class Results:
 
 
 def _packed(x: torch.Tensor, shape: Shape | int) -> torch.Tensor:
-    """The first elements of `x` in that shape, row-major."""
+    """The first elements of `x`, row-major, in the given shape."""
     assert not isinstance(shape, int)
     strides: list[int] = []
     step = 1

@@ -1,4 +1,4 @@
-"""Changes the strides of parameters to the order in which a kernel reads them."""
+"""Changes the strides of parameters to the memory order in which a kernel reads them."""
 
 from collections.abc import Mapping
 
@@ -9,8 +9,8 @@ from monotile.transform.layout.align_axes import Order
 
 
 def move(parameters: Mapping[str, torch.Tensor], orders: Mapping[str, Order]) -> None:
-    """Moves `parameters` to new memory in these orders: dimension k in memory is dimension `order[k]` of the tensor. All
-    holders of the Parameter see the new strides. A parameter that shares its memory stays; the kernel reads a copy."""
+    """Moves `parameters` to new memory in these orders: dimension k in memory is dimension `order[k]` of the tensor. All holders of the
+    Parameter see the new strides. A parameter that shares its memory with another tensor is not moved; the kernel reads a copy of it."""
     for name, order in orders.items():
         x = parameters.get(name)
         if x is not None and not x.permute(order).is_contiguous() and _alone(x):
@@ -18,7 +18,7 @@ def move(parameters: Mapping[str, torch.Tensor], orders: Mapping[str, Order]) ->
 
 
 def in_order(x: torch.Tensor, order: Order) -> torch.Tensor:
-    """`x`, dense in this order and readable by a kernel; `x` itself if it already is."""
+    """`x` in this dense order, readable by a kernel; `x` itself if it already is."""
     back = sorted(range(len(order)), key=order.__getitem__)
     return kernel_readable(x.permute(order)).permute(back)
 

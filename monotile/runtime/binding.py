@@ -1,4 +1,4 @@
-"""Binds a call's arguments to the compiled form: positional or by keyword, with defaults given or left out."""
+"""Binds a call's arguments to the compiled call: positional or by keyword, with defaults given or left out."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import torch
 
 from monotile.errors import InputError
 from monotile.ir.signature import Signature
-from monotile.runtime.trees import children
+from monotile.runtime.pytrees import children
 
 Call = tuple[tuple[object, ...], dict[str, object]]
 
@@ -14,8 +14,8 @@ Call = tuple[tuple[object, ...], dict[str, object]]
 def bound(
     signature: Signature, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> Call | None:
-    """The call in the compiled form; None if it cannot be that. Raises InputError where it gives another value than a default that was
-    left out."""
+    """The call in the compiled form; None if it has none. Raises InputError if it gives another value than the default that was left out at
+    compile time."""
     places = [p.name for p in signature.parameters if p.positional]
     defaults = {p.name: p.default for p in signature.parameters if p.optional}
     positional, keywords = children(signature.input_tree)

@@ -42,8 +42,8 @@ def exported_key(
     choices: Spec | None = None,
     iterate: Iterate | None = None,
 ) -> str | None:
-    """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling. choices:
-    recorded choices to follow. iterate: how it becomes the body of a loop."""
+    """The cache key of compiling `exported`; None if it cannot be identified exactly. plan: used instead of scheduling. choices: recorded
+    choices to follow. iterate: how the model becomes the body of a loop."""
     try:
         text = "\n".join(_program(exported))
     except (_Unknown, NotImplementedError):
@@ -58,8 +58,8 @@ def exported_key(
 def parameters_of(
     exported: ExportedProgram, names: tuple[str, ...]
 ) -> dict[str, torch.Tensor] | None:
-    """The model's tensors of these names, complex ones as the kernel reads them; None if one does not exist. Without the state of random
-    numbers, which is not the model's."""
+    """The model's tensors of these names, complex ones as the kernel reads them; None if one does not exist. The state of random numbers,
+    which is not part of the model, is left out."""
     found: dict[str, torch.Tensor] = {}
     for name in (n for n in names if n != RANDOM_STATE):
         x = exported.state_dict.get(name)

@@ -19,14 +19,14 @@ from monotile.runtime import saved
 from monotile.runtime.arguments import Arguments, Results
 from monotile.runtime.arrange import in_order
 from monotile.runtime.artifact import Artifact
-from monotile.runtime.followed import Followed
 from monotile.runtime.panels import Copies
+from monotile.runtime.parameter_values import Watch, gather
 from monotile.runtime.profile import Profile, decode
 from monotile.runtime.random_state import reseed
+from monotile.runtime.replaced_parameters import ReplacementCheck
 from monotile.runtime.sizes import NO_SIZES, CallSizes, SizeReader
-from monotile.runtime.states import Held, Weights, copy_back, copy_in, refuse_shared
+from monotile.runtime.states import UpdatedBuffers, Weights, copy_back, copy_in, refuse_shared
 from monotile.runtime.tensors import from_numpy, kernel_readable, same
-from monotile.runtime.zeros import Watch, gather
 from monotile.targets.backend import Kernel, Running
 from monotile.targets.registry import backend_of
 from monotile.targets.target import Target
@@ -66,7 +66,7 @@ class CompiledModule:
         """
         self._artifact = artifact
         self._smaller: tuple[CompiledModule, ...] = ()
-        self._followed: Followed | None = None
+        self._replacements: ReplacementCheck | None = None
         backend = backend_of(artifact.target)
         self._device = device or backend.device(
             [parameters[n] for n in artifact.parameters if n != RANDOM_STATE]
@@ -90,7 +90,7 @@ class CompiledModule:
         self._watch = Watch.of(artifact.specialised, watched, copied)
         self._records: torch.Tensor | None = None
         if self._obstacle is not None:  # kept for `save`
-            self._weights = Weights(given, (), Held({}, {}), Copies((), {}))
+            self._weights = Weights(given, (), UpdatedBuffers({}, {}), Copies((), {}))
         else:
             if RANDOM_STATE in given:
                 given[RANDOM_STATE] = given[RANDOM_STATE].to(self._device)
@@ -112,8 +112,8 @@ class CompiledModule:
         """The model's results. Raises InputError for arguments that differ from the compiled ones."""
         if self._kernel is None:
             raise TargetError(self._obstacle)
-        if self._followed is not None:
-            self._followed.look(self)
+        if self._replacements is not None:
+            self._replacements.check(self)
         leaves = self._arguments.leaves(args, kwargs)
         if self._sizes is None:
             return self._run(self._kernel, leaves, NO_SIZES)
@@ -125,7 +125,7 @@ class CompiledModule:
         return fits._run(fits._kernel, leaves, sizes)
 
     def _run(self, kernel: Kernel, leaves: Sequence[object], sizes: CallSizes) -> Any:
-        """A launch for these leaves of the arguments."""
+        """Launches the kernel for these leaves of the arguments."""
         inputs = self._arguments.tensors(leaves)
         outputs = self._results.empty()
         pointers = [x.data_ptr() for x in inputs]
@@ -143,7 +143,7 @@ class CompiledModule:
         return self._results.assemble(outputs, leaves, shapes)
 
     def beside(self, smaller: "Sequence[CompiledModule]") -> "CompiledModule":
-        """This module, with kernels of the same model for smaller sizes, ascending: a call runs the first that is for its sizes."""
+        """Adds kernels of the same model for smaller sizes, ascending: a call runs the first one that accepts its sizes. Returns the module."""
         self._smaller = tuple(smaller)
         if self._kernel is not None and (state := self.random_state) is not None:
             for module in self.classes:  # which continue one state
@@ -152,18 +152,18 @@ class CompiledModule:
         return self
 
     def follow(self, model: torch.nn.Module) -> "CompiledModule":
-        """This module, whose calls warn where `model` no longer has the parameters that they read."""
+        """Makes calls warn if `model` no longer has the parameters that they read. Returns the module."""
         names = dict.fromkeys(n for m in self.classes for n in m._artifact.parameters)
-        self._followed = Followed(model, names)
+        self._replacements = ReplacementCheck(model, names)
         return self
 
     @property
     def classes(self) -> "tuple[CompiledModule, ...]":
-        """The kernels for classes of sizes, ascending; this one is the last."""
+        """The kernels for size classes, ascending; this one is the last."""
         return (*self._smaller, self)
 
     def _takes(self, symbols: Sequence[int]) -> bool:
-        """Whether the kernel supports these values of the model's symbols."""
+        """Whether the kernel accepts these values of the model's symbols."""
         sizes = self._artifact.signature.sizes
         within = sizes.takes(symbols)
         return within and (self._sizes is None or self._sizes.holds(sizes.own(symbols)))
@@ -257,7 +257,7 @@ class CompiledModule:
 
     @property
     def specialised(self) -> Specialised:
-        """What `Options(specialise=True)` removed: printed, a table."""
+        """The channels, heads and features that `Options(specialise=True)` removed; printed, a table."""
         return self._artifact.specialised
 
     @property
@@ -306,8 +306,8 @@ class CompiledModule:
         found = [module._known(state) for module in self.classes]
         for module, known in zip(self.classes, found, strict=True):
             module._take(known)
-        if self._followed is not None:
-            self._followed.agree()
+        if self._replacements is not None:
+            self._replacements.accept()
 
     def reads_equal(self, name: str, x: torch.Tensor) -> bool:
         """Whether `x` has the values that the kernel reads as parameter `name`."""
@@ -368,7 +368,7 @@ class CompiledModule:
         pointers += tuple(x.data_ptr() for x in copies.tensors)
         if self._records is not None:
             pointers += (self._records.data_ptr(),)
-        own = Held(states, {n: held[n] for n in states})
+        own = UpdatedBuffers(states, {n: held[n] for n in states})
         self._weights = Weights(held, pointers, own, copies)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ _SETTLED = (type(None), bool, int, float, str, type, torch.dtype, torch.device)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """names: attributes that a call decides. fixed: the other attributes."""
+    """The attributes of an object. names: those whose values a call computes. fixed: the others, with their values."""
 
     type: type
     names: tuple[str, ...]
@@ -66,12 +66,12 @@ def _is_its_dict(cls: type) -> bool:
 
 
 def _is_decided(tree: Any) -> bool:
-    """Whether any part of it depends on the call: a tensor, or while a model is traced a number that sizes decide."""
+    """Whether any part of it depends on the call: a tensor, or, while tracing, a number computed from sizes."""
     return any(isinstance(x, _DECIDED) for x in pytree.tree_leaves(tree))
 
 
 def rebuild(values: Iterable[Any], form: Form) -> Any:
-    """The object whose attributes `form.names` are `values`."""
+    """The object whose attributes `form.names` have these values."""
     made = object.__new__(form.type)
     for name, value in form.fixed.items():
         vars(made)[name] = value if isinstance(value, _SETTLED) else copy.deepcopy(value)

@@ -11,7 +11,7 @@ LINE = 64  # bytes: a copy begins at a cache line
 
 
 class Copies:
-    """tensors: a copy for each part of each weight that has one, in the order of the launch's pointers; all in one block of memory."""
+    """tensors: a packed copy for each part of each weight that has one, in the order of the launch's pointers; all in one allocation."""
 
     def __init__(self, panels: Sequence[Panels], held: Mapping[str, torch.Tensor]) -> None:
         """held: the weights' parts in their original form."""
@@ -38,7 +38,8 @@ class Copies:
 
 
 def packed(x: torch.Tensor, p: Panels) -> torch.Tensor:
-    """The part `x` of a weight in the order of `p`: matrices, panels, pieces along k, column groups, words, columns, words' values."""
+    """The part `x` of a weight in the order of `p`: matrices, panels, pieces along k, column groups, words, columns, and the values in a
+    word."""
     own = (*p.batches, *p.columns, *p.depth)
     back = [k for k, (_, stride) in enumerate(own) if stride < 0]
     first = (

@@ -11,7 +11,7 @@ _PATIENCE = 1.0  # seconds before a step is reported
 
 @contextlib.contextmanager
 def step(words: str, *, shown: bool) -> Generator[None]:
-    """Runs its body; if that takes over a second, shows `words` with a spinner until it ends."""
+    """Runs its body; if that takes over a second, shows `words` with a spinner until the end."""
     if not shown:
         yield
         return

@@ -8,14 +8,14 @@ from monotile.ir.signature import RANDOM_STATE
 
 
 def begun(parameters: Mapping[str, torch.Tensor], names: Collection[str]) -> Mapping[str, torch.Tensor]:  # fmt: skip
-    """`parameters`, with a new state if it is among `names`: from the seed of PyTorch's generator."""
+    """`parameters` with a new state, if it is among `names`, seeded by PyTorch's generator."""
     if RANDOM_STATE not in names:
         return parameters
     return {**parameters, RANDOM_STATE: _state(torch.initial_seed())}
 
 
 def reseed(state: torch.Tensor, seed: int) -> None:
-    """Resets `state` to `seed`, before its first call."""
+    """Resets `state` to `seed` and to no calls."""
     state.copy_(_state(seed))
 
 

@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from monotile.runtime.objects import flatten_objects
-from monotile.runtime.trees import same_structure
+from monotile.runtime.pytrees import same_structure
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -1,10 +1,4 @@
-"""A compiled model in one file: an uncompressed zip of the artifact and the parameters. No pickle.
-
-artifact            the bytes of `artifact.encode`
-smaller/0, ...      the same of the kernels for smaller sizes, ascending
-parameters.json     [{"name", "dtype", "shape"}, ...], in the order of the entries below
-parameters/0, ...   the elements, row-major, little-endian
-"""
+"""A compiled model in one file: an uncompressed zip of the artifact and the parameters, without pickle."""
 
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -37,7 +31,7 @@ def save(
     parameters: Mapping[str, torch.Tensor],
     smaller: Sequence[Artifact] = (),
 ) -> None:
-    """Writes the file. smaller: of the kernels for smaller sizes. Raises InputError if the model's arguments or results cannot be stored."""
+    """Writes the file. smaller: the kernels for smaller sizes. Raises InputError if the model's arguments or results cannot be stored."""
     artifacts = {f"smaller/{k}": a for k, a in enumerate(smaller)} | {"artifact": artifact}
     contents = {entry: found for entry, a in artifacts.items() if (found := encode(a)) is not None}
     if len(contents) < len(artifacts):
@@ -67,8 +61,8 @@ def save(
 def load(path: str | Path | IO[bytes]) -> tuple[list[Artifact], dict[str, torch.Tensor]]:
     """Reads a file that `save` wrote: the artifacts for smaller sizes, ascending, and the main one; the parameters are in host memory.
 
-    A CPU kernel that was built for another processor is rebuilt from its source.
-    Raises InputError for a file that Monotile did not write, or of another version.
+    A CPU kernel that was built for another processor is rebuilt from its source. Raises InputError for a file that Monotile did not write,
+    or of another version.
     """
     try:
         with zipfile.ZipFile(path) as file:
@@ -90,7 +84,7 @@ def load(path: str | Path | IO[bytes]) -> tuple[list[Artifact], dict[str, torch.
 
 
 def _built(artifact: Artifact) -> Artifact:
-    """With a binary for this machine."""
+    """The artifact with a binary for this machine."""
     backend = backend_of(artifact.target)
     if not backend.outdated(artifact.binary):
         return artifact

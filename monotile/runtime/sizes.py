@@ -14,8 +14,9 @@ Shape = tuple[int, ...]
 
 
 class CallSizes(NamedTuple):
-    """scalars: the Program's inputs that hold sizes, and the bits of float64 numbers, in its order. results: the shapes of the outputs'
-    leaves that depend on sizes, and the results that are numbers, in their order; where data decides some, see `SizeReader.results`."""
+    """The sizes of a call. scalars: the Program's inputs that hold sizes, and the bits of float64 numbers, in its order. results: the
+    shapes of the outputs' leaves that depend on sizes, and the results that are numbers, in their order; with data-dependent sizes see
+    `SizeReader.results`."""
 
     scalars: tuple[int, ...]
     results: tuple[Shape | int, ...]
@@ -26,8 +27,8 @@ NO_SIZES = CallSizes((), ())
 
 
 class _Place(NamedTuple):
-    """Where a symbol is read: dimension `dim` of argument `leaf`, or the argument itself, is symbol * factor + offset. Without an
-    argument it is `offset`."""
+    """Where a symbol is read: dimension `dim` of argument `leaf`, or the argument itself, is symbol * factor + offset. Without an argument
+    the symbol is `offset`."""
 
     leaf: int | None
     dim: int | None
@@ -36,7 +37,7 @@ class _Place(NamedTuple):
 
 
 class SizeReader:
-    """Reads the sizes of calls with a given signature. `read` takes a few microseconds: all expressions are one compiled function."""
+    """Reads the sizes of calls with a given signature. `read` takes a few microseconds: all expressions are compiled to one function."""
 
     def __init__(self, signature: Signature, wanted: Sequence[str]) -> None:
         """wanted: the Program's inputs that are sizes, in the launch's order."""
@@ -65,15 +66,15 @@ class SizeReader:
         self._results = _function([*names, *(n for n, _ in signature.sizes.counted)], results)
 
     def symbols(self, leaves: Sequence[object]) -> tuple[int, ...]:
-        """The values of the symbols, in a call with these argument leaves."""
+        """The values of the symbols, for a call with these argument leaves."""
         return tuple(self._found(place, leaves) for place in self._places)
 
     def holds(self, symbols: tuple[int, ...]) -> bool:
-        """Whether the Program's conditions hold, where the symbols are in their ranges."""
+        """Whether the Program's conditions hold; the symbols are in their ranges."""
         return self._hold is None or all(self._hold(*symbols))
 
     def read(self, leaves: Sequence[object], symbols: tuple[int, ...]) -> CallSizes:
-        """Raises InputError for an argument that is out of range or does not fit the others."""
+        """The sizes of a call. Raises InputError for an argument that is out of range or does not fit the others."""
         for k, ((_, low, high), n) in enumerate(zip(self._ranges, symbols, strict=True)):
             if not low <= n <= high:
                 raise self._out_of_range(k, n)
@@ -88,7 +89,7 @@ class SizeReader:
         return CallSizes(scalars, () if self.counted else self._results(*symbols), symbols)
 
     def results(self, sizes: CallSizes, outputs: Sequence[torch.Tensor]) -> tuple[Shape | int, ...]:
-        """`CallSizes.results` of a call with these `outputs`: waits for it, where data decides sizes."""
+        """`CallSizes.results` of a call with these `outputs`; waits for the call if sizes are data-dependent."""
         if not self.counted:
             return sizes.results
         counts = [int(outputs[x.index][x.row]) for x in self.counted]
@@ -115,7 +116,7 @@ class SizeReader:
         return next(texts for k, texts in self._shaped if k == leaf)
 
     def _place(self, name: str, low: int, high: int) -> _Place:
-        """The simplest place of a symbol. A linear expression of it alone is enough."""
+        """The simplest place of a symbol, where a dimension or argument is a linear expression of it alone."""
         if low == high:
             return _Place(None, None, 1, low)
         found: list[_Place] = []
@@ -152,7 +153,7 @@ class SizeReader:
         )
 
     def _known(self, symbols: tuple[int, ...], *texts: str) -> str:
-        """The values of the symbols in these expressions, and where each was found."""
+        """The values of the symbols in these expressions, and where each was read."""
         return ", ".join(
             f"{n} = {v} ({self._words(p)})"
             for (n, _, _), v, p in zip(self._ranges, symbols, self._places, strict=True)

@@ -18,33 +18,36 @@ _WORK = 10_000  # search limit of the proof that two interleaved views do not ov
 Named = tuple[str, torch.Tensor]
 
 
-class Held(msgspec.Struct, frozen=True):
-    """Updated buffers: the caller's tensors and those that the kernel accesses."""
+class UpdatedBuffers(msgspec.Struct, frozen=True):
+    """Updated buffers. own: the caller's tensors. seen: those that the kernel accesses."""
 
     own: Mapping[str, torch.Tensor]
     seen: Mapping[str, torch.Tensor]
 
     def copied(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The pairs of the two that differ, so that a call copies between them."""
         pairs = [(x, self.seen[name]) for name, x in self.own.items()]
         return [(x, y) for x, y in pairs if x.data_ptr() != y.data_ptr()]
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """One set of weights. Its pointers are valid while it is referenced."""
+    """One set of weights. Its pointers are valid as long as it is referenced."""
 
     tensors: dict[str, torch.Tensor]
     pointers: tuple[int, ...]
-    states: Held
+    states: UpdatedBuffers
     copies: Copies
 
 
-def copy_in(held: Held) -> None:
+def copy_in(held: UpdatedBuffers) -> None:
+    """Copies updated buffers to the kernel's tensors before a call."""
     for own, seen in held.copied():
         seen.copy_(own)
 
 
-def copy_back(held: Held, given: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """given: updated inputs: the caller's tensors and those that the kernel accessed."""
+def copy_back(held: UpdatedBuffers, given: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copies updated buffers and inputs back to the caller's tensors after a call. given: updated inputs: the caller's tensors and those
+    that the kernel accessed."""
     for own, seen in (*held.copied(), *given):
         if own.data_ptr() != seen.data_ptr():
             own.copy_(seen)
@@ -73,7 +76,7 @@ def refuse_shared(changed: Sequence[Named], others: Sequence[Named]) -> None:
 
 
 def _meet(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether tensors share memory of which the spans do."""
+    """Whether tensors with overlapping address ranges share elements."""
     if x.is_contiguous() and y.is_contiguous():
         return True
     try:
@@ -83,7 +86,7 @@ def _meet(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
-    """Address of the first byte, and of the byte after the last."""
+    """Addresses of the first byte, and of the byte after the last."""
     first = x.data_ptr()
     if x.numel() == 0:
         return first, first
@@ -94,7 +97,7 @@ def _span(x: torch.Tensor) -> tuple[int, int]:
 
 
 class _Outline:
-    """An array interface of addresses only: the memory may be on a GPU."""
+    """An array interface with addresses only: the memory may be on a GPU."""
 
     def __init__(self, x: torch.Tensor) -> None:
         size = x.element_size()

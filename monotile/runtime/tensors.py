@@ -18,7 +18,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def from_numpy(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> torch.Tensor:
-    """A new tensor with the array's values; bfloat16 and 8-bit floats by way of ml_dtypes."""
+    """A new tensor with the array's values; bfloat16 and 8-bit floats are converted by ml_dtypes."""
     array = np.array(array, order="C", copy=True)
     dtype = DType.from_numpy(array.dtype)
     if not dtype.is_numpys:
@@ -53,7 +53,7 @@ def fast_empty_strided(device: torch.device) -> EmptyStrided:
 def host_tensor(
     shape: tuple[int, ...], fill: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """In the host's memory, where a kernel on `device` finds it as well: for a GPU page-locked, which has one address for both."""
+    """A tensor in host memory that a kernel on `device` can access as well: for a GPU page-locked, with one address for both."""
     return torch.full(shape, fill, dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
 
 
@@ -64,6 +64,6 @@ def kernel_readable(x: torch.Tensor) -> torch.Tensor:
 
 
 def same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether both are one tensor, or equal."""
+    """Whether both are the same tensor, or equal."""
     known = x is y or (x.data_ptr() == y.data_ptr() and x.stride() == y.stride())
     return known or torch.equal(x, y)

@@ -1,4 +1,4 @@
-"""Draws when workers were busy, and with what. Only this needs matplotlib, which is optional."""
+"""Draws which worker was busy with what, and when. Only this module needs matplotlib, which is optional."""
 
 import importlib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _LISTED = 30  # stages that the legend has room for
 
 
 class Bar(NamedTuple):
-    """What a worker did from `start` to `end`, in seconds. waits: it waited before the stage."""
+    """The work of a worker from `start` to `end`, in seconds. waits: it waited before the stage."""
 
     worker: int
     start: float

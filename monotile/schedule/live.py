@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from monotile.analysis.contraction import contraction
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.analysis.uses import mentions
 from monotile.ir.program import At, Compute, Live, Program, Scatter, statements
 from monotile.kernels.draft import Context
@@ -53,7 +53,7 @@ def bound(program: Program, target: Target, context: Context) -> Program:
         return in_parts(c, at) if wide else _apart(c, at, context)
 
     def may(c: Compute) -> bool:
-        if own_ends(c) is not None:  # one end for all of them bounds little
+        if segment_ends(c) is not None:  # one end for all of them bounds little
             return False
         if not tiled(c, context):
             return True

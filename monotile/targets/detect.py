@@ -51,5 +51,5 @@ def _unknown(spec: str) -> TargetError:
 
 
 def device_of(spec: str, options: Options) -> torch.device:
-    """Where a model has to lie to be compiled for `spec` and run: the current GPU, or the CPU."""
+    """The device on which a model has to be to be compiled for `spec` and run: the current GPU, or the CPU."""
     return backend_of(detect_target(spec, options)).home()

@@ -16,13 +16,13 @@ class _Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Common(_Family, frozen=True):
-    """Of all steps.
+    """Figures for all steps.
 
-    transcendental:  operations that such a function, or a division, counts for.
+    transcendental:  cost of a transcendental function, or a division, in operations.
     after_plain, after_costly:  operations that one counts for which follows a product's element: a plain one, a
                      transcendental one.
-    request:         operations that a warp's request to memory counts for.
-    turn:            latencies that a thread waits in each turn of a map after its first.
+    request:         cost of a warp's memory request, in operations.
+    turn:            latencies that a thread waits in each iteration of a map after its first.
     narrow:          exponent: accesses of a part x of the widest reach x ** narrow of the bandwidth.
     chip_speedup:    bandwidth of on-chip memory over that of the path.
     kept:            part of the last-level cache; what is larger is read from memory again.
@@ -49,11 +49,11 @@ class Common(_Family, frozen=True):
 
 
 class RegisterTiles(_Family, frozen=True):
-    """Of products in register tiles of one thread.
+    """Figures for products in register tiles of one thread.
 
     outer, dot:  the part of the rate of multiply-adds that tiles of outer products and dot products reach.
     dot_rows:    rows up to which the right side is not worth packing into panels.
-    gather, together: of reductions, which are no tiles: operations that an element takes which a vector gathers, and the lanes of one to become one value.
+    gather, together: for reductions, which are no tiles: cost in operations of a gathered element, and of a horizontal sum of a vector's lanes.
     """
 
     outer: float
@@ -64,12 +64,12 @@ class RegisterTiles(_Family, frozen=True):
 
 
 class TensorCores(_Family, frozen=True):
-    """Of products by one kind of tensor-core instruction.
+    """Figures for products by one kind of tensor-core instruction.
 
     fill:    latencies before the first products.
     step:    latencies that the warps of a slice wait for each other in every chunk of K.
-    path:    bandwidth of copies that are asked for far ahead, in those of the path.
-    chip:    bandwidth of on-chip memory, written by copies and read by tensor cores, in those of the path.
+    path:    bandwidth of copies that are issued far ahead, relative to the path's.
+    chip:    bandwidth of on-chip memory, written by copies and read by tensor cores, relative to the path's.
     finish:  passes over the results on chip that their epilogue takes.
     hides:   part of narrow copies that goes on behind the products.
     wide:    part of the rate of tensor cores that float32 reaches.
@@ -85,11 +85,11 @@ class TensorCores(_Family, frozen=True):
 
 
 class Matmul(_Family, frozen=True):
-    """Of products in tiles of warps.
+    """Figures for products in tiles of warps.
 
-    groups:          by `wgmma`; None where there is none.
+    groups:          by `wgmma`; None if there is no such instruction.
     warps:           by `mma.sync`.
-    shows:           part of what goes on behind the longest of copies, on-chip memory and products that is not hidden.
+    shows:           the part of the others that the longest of copies, on-chip memory and products does not hide.
     sums:            passes over the slices' sums on chip.
     rounding:        passes over on-chip memory that a warpgroup's operands of float32 take to be rounded to TF32.
     parts:           latencies in which a warpgroup takes a chunk of float32 apart and adds its sums.
@@ -136,7 +136,7 @@ class Matmul(_Family, frozen=True):
 
 
 class Reduction(_Family, frozen=True):
-    """Of outputs that a thread reduces by itself, in latencies, and of those that lanes share.
+    """Figures for outputs that a single thread reduces, in latencies, and for those that lanes share.
 
     row:      a row of a window.
     vector:   eight neighbours loaded of it.
@@ -164,10 +164,10 @@ class Reduction(_Family, frozen=True):
 
 
 class Rowwise(_Family, frozen=True):
-    """Of rows held in registers.
+    """Figures for rows held in registers.
 
-    reduction:  latencies in which the lanes of several warps put a sum together.
-    chain:      latencies that a further round waits for besides.
+    reduction:  latencies of reducing a sum across the lanes of several warps.
+    chain:      other latencies of a further round.
     """
 
     reduction: float
@@ -175,7 +175,7 @@ class Rowwise(_Family, frozen=True):
 
 
 class Attention(_Family, frozen=True):
-    """Of softmax-weighted sums.
+    """Figures for softmax-weighted sums.
 
     softmax:      operations that a score costs, what follows its product left out.
     warp_rate, group_rate:  part of the rate of tensor cores by `mma.sync`, by `wgmma`.
@@ -206,7 +206,7 @@ class Prefetch(_Family, frozen=True):
 
 
 class CostModel(_Family, frozen=True):
-    """By family; None where the target has no kernels of it."""
+    """The figures of each family; None if the target has no kernels of it."""
 
     common: Common
     register_tiles: RegisterTiles | None

@@ -6,7 +6,7 @@ from monotile.targets.model import CostModel
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hardware and the emitter of a target can do. A pass asks for one of these, never for a kind of target.
+    """The capabilities of a target's hardware and emitter. A pass tests for one of these, never for a kind of target.
 
     scratchpad:       on-chip memory is addressed: tasks may use `shared_bytes` of it and no more, and what lies there stays.
                       Without it a worker has caches, and `shared_bytes` is what they should hold.

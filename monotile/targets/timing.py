@@ -15,6 +15,6 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 def timing(samples: list[float]) -> Timing:
-    """Of repeats, 4 or more: steady where the middle half of them lies within `STEADY` of the median."""
+    """The median of 4 or more repeats; steady if the middle half of them is within `STEADY` of it."""
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
     return Timing(middle, high - low <= STEADY * middle)

@@ -17,8 +17,8 @@ from monotile.passes.table import run
 from monotile.pipeline import ANY_TARGET, for_target, schedule
 from monotile.plan.check.structure import verify
 from monotile.plan.nodes import Plan
+from monotile.runtime.parameter_values import ascending_in
 from monotile.runtime.tensors import from_numpy
-from monotile.runtime.zeros import ascending_in
 from monotile.targets.cuda.emit import settle
 from monotile.targets.cuda.target import cuda_target
 from monotile.targets.target import Target

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.choice.chooser import Prefer
 from monotile.ir.program import Compute, Program, statements
 from monotile.kernels.scatter.method import ListRows
@@ -110,7 +110,7 @@ def test_sums_in_longer_rows() -> None:
     x, source = torch.randn(NODES, 20).half() / 8, torch.randint(0, NODES, (EDGES,))
     args = x, source, KINDS["random"](EDGES)
     fast = Emulated(model, args, chooser=Prefer("list rows", bool, Prefer("pad rows", bool)))
-    assert any(own_ends(s) and s.out.shape[-1] == 24 for s in _reductions(fast.program))
+    assert any(segment_ends(s) and s.out.shape[-1] == 24 for s in _reductions(fast.program))
     accurate(fast, model, args, 0)
 
 

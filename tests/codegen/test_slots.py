@@ -1,4 +1,4 @@
-"""Several outputs of a thread at once, each with ends of its own, on the emulator."""
+"""Segmented reductions with several outputs per thread at once, on the emulator."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.choice.chooser import Prefer
 from monotile.errors import VerificationError
 from monotile.ir.program import Compute, statements
@@ -63,7 +63,7 @@ def with_slots(fast: Emulated, each: tuple[int, ...], turns: int) -> int:
     def settled(step: Step) -> Step:
         nonlocal found
         method, anchor = step.method, made.get(step.computes[step.anchor])
-        if not isinstance(method, Reduce) or anchor is None or own_ends(anchor) is None:
+        if not isinstance(method, Reduce) or anchor is None or segment_ends(anchor) is None:
             return step
         found += 1
         width = fitting(4, step.dims[-1].extent, anchor.axes[-1].extent)
@@ -122,7 +122,7 @@ def test_rows_with_zeros_behind(each: tuple[int, ...]) -> None:
         for _ in range(2)
     )
     assert with_slots(one, (), 2) == with_slots(several, each, 2) == 1
-    sums = [s for s in statements(one.program.body) if isinstance(s, Compute) and own_ends(s)]
+    sums = [s for s in statements(one.program.body) if isinstance(s, Compute) and segment_ends(s)]
     assert all(s.out.shape[-1] == 24 for s in sums)
     for seed, kind in enumerate(KINDS):
         args = x, *inputs(kind, torch.float16)[2:]

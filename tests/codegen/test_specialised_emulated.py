@@ -15,7 +15,7 @@ from monotile.passes.programs import ProgramState
 from monotile.pipeline import lower, to_plan
 from monotile.plan.check.structure import verify
 from monotile.runtime.arrange import in_order
-from monotile.runtime.zeros import gather, zeros_of
+from monotile.runtime.parameter_values import gather, zeros_of
 from monotile.targets.cuda.emit import settle
 from monotile.targets.cuda.target import cuda_target
 from tests.codegen.emulate import COMPILER, emulate

@@ -37,7 +37,7 @@ def test_small_layers_of_experts(form: str, tokens: int, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_small_open_numbers_of_tokens(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monotile.classes.WORTH", 0.0)  # kernels for all classes
+    monkeypatch.setattr("monotile.size_classes.MAX_SLOWDOWN", 0.0)  # kernels for all classes
     layer, x = on_gpu(form, torch.float16, 20)
     sizes = ({1: Dim("n", min=1, max=64)},)
     fast = monotile.compile(layer, (x,), options=Options(cache=False), dynamic_shapes=sizes)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(autouse=True)
 def every_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for all classes of sizes, however small what they save is here."""
-    monkeypatch.setattr("monotile.classes.WORTH", 0.0)
+    monkeypatch.setattr("monotile.size_classes.MAX_SLOWDOWN", 0.0)
 
 
 def compiled(case: Case) -> tuple[nn.Module, nn.Module, monotile.CompiledModule]:

@@ -12,7 +12,7 @@ from torch import nn
 
 import monotile
 from monotile.runtime.objects import Parts, flatten_objects
-from monotile.runtime.trees import constructor, same_structure
+from monotile.runtime.pytrees import constructor, same_structure
 
 
 @dataclass

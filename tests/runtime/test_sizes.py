@@ -11,13 +11,13 @@ from torch import nn
 from torch.export import Dim, export
 
 import monotile
-from monotile.beginning import Given
-from monotile.classes import worth
 from monotile.compile import Kernels
+from monotile.compile_inputs import Presets
 from monotile.config import Options
 from monotile.errors import CaptureError, InputError
 from monotile.frontends.torch.capture import export as captured
 from monotile.frontends.torch.sizes.ranges import Ranges, ranges_of, size_classes
+from monotile.size_classes import worthwhile
 from monotile.targets.detect import detect_target
 
 Out = tuple[torch.Tensor, torch.Tensor, int]
@@ -143,7 +143,7 @@ def test_kernels_for_one_value_of_a_size() -> None:
     b, n = (name for name, _, _ in ranges_of(exported).of)
     classes = [{b: 1, n: 2}, {b: 1}, {b: 3, n: 2}, {}]
     with ThreadPoolExecutor(2) as pool:
-        kernels = Kernels(exported, detect_target("cpu", options), options, Given(), pool)
+        kernels = Kernels(exported, detect_target("cpu", options), options, Presets(), pool)
         *smaller, whole = [kernels.module(*kernels.begin(most).result()) for most in classes]
     run = whole.beside(smaller)
     assert [len(m.plan.inputs) > 1 for m in run.classes] == [False, True, True, True]
@@ -206,7 +206,7 @@ def test_classes_halve() -> None:
     [
         ([1, 2, 4, 8], [1, 2, 4, 8]),
         ([1, 1.05, 1.1, 2], [4, 8]),  # the first by way of the second
-        ([1, 1.1, 1.2, 1.3], [2, 8]),  # together they would be slower than worth it
+        ([1, 1.1, 1.2, 1.3], [2, 8]),  # together they would be slower than is worthwhile
         ([1, 1, 1, 1], [8]),
         ([1, 1.3, 1.35, 1.4], [1, 8]),
     ],
@@ -214,7 +214,7 @@ def test_classes_halve() -> None:
 def test_classes_that_are_worth_it(seconds: list[float], kept: list[int]) -> None:
     known = dict(zip((1, 2, 4, 8), seconds, strict=True))
     classes = [{"n": n} for n in known]
-    assert [x["n"] for x in worth(classes, lambda c: known[c["n"]])] == kept
+    assert [x["n"] for x in worthwhile(classes, lambda c: known[c["n"]])] == kept
 
 
 def test_classes_of_two_sizes() -> None:
@@ -224,8 +224,8 @@ def test_classes_of_two_sizes() -> None:
     def seconds(c: Mapping[str, int]) -> float:
         return float(c["b"]) + c["n"] / 1000
 
-    assert [*worth(classes, seconds)] == [classes[1], classes[3]]
-    assert [*worth([{}], seconds)] == [{}]
+    assert [*worthwhile(classes, seconds)] == [classes[1], classes[3]]
+    assert [*worthwhile([{}], seconds)] == [{}]
 
 
 def test_classes_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

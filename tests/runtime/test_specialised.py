@@ -13,7 +13,7 @@ import monotile
 from monotile.config import Options
 from monotile.errors import InputError
 from monotile.runtime.accuracy import tensors
-from monotile.runtime.zeros import gather
+from monotile.runtime.parameter_values import gather
 from tests.runtime.pruned_models import MODELS, bert, encoder, mlp, seeded
 
 UNCACHED = Options(cache=False)

@@ -10,7 +10,7 @@ from monotile.config import Options
 from monotile.errors import InputError
 from monotile.kernels.matmul.method import Matmul
 from monotile.plan.walk import stages_in
-from monotile.runtime.zeros import Watch, ascends
+from monotile.runtime.parameter_values import Watch, ascends
 
 UNCACHED = Options(cache=False)
 

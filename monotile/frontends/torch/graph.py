@@ -20,7 +20,7 @@ from monotile.frontends.torch.complex.lowering import (
 )
 from monotile.frontends.torch.complex.pair import constant_pair
 from monotile.frontends.torch.lower.control import CONTROL
-from monotile.frontends.torch.lower.selected import SELECTING, most
+from monotile.frontends.torch.lower.data_dependent import SELECTING, most
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.rewriting.aliasing import changed

@@ -40,7 +40,7 @@ def alike(found: Attention) -> bool:
 
 
 def usual_keys(found: Attention) -> int:
-    """How many keys a task typically walks: where runs of rows have different ends, a fraction of all, plus the neighbours that a run
+    """How many keys a task typically reads: where runs of rows have different ends, a fraction of all, plus the neighbours that a run
     may have."""
     keys = found.key.extent
     x = found.result.live_along(found.result.reduce[0])

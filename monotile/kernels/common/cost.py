@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.analysis.reuse import footprint, run_bytes
 from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter, expressions, value_of
@@ -58,7 +58,7 @@ def product(extents: Extents, axes: tuple[Axis, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the threads of a worker walk a step's elements.
+    """How the threads of a worker access a step's elements.
 
     width: neighbours that a thread takes at once. across: outputs that a warp takes at once. along: points of the reduction, likewise.
     order: in which the reduce axes are flattened. turns: how often a thread waits for loads from memory.
@@ -126,7 +126,7 @@ def simple_seconds(
 
 def _with_own_terms(s: Compute, extents: Extents) -> Extents:
     """`extents` with the terms that the outputs of a task have together, where each has a part of them."""
-    ends, share = own_ends(s), share_of_terms(s)
+    ends, share = segment_ends(s), share_of_terms(s)
     if ends is None or share == 1.0:
         return extents
     (axis,) = s.reduce

@@ -1,7 +1,8 @@
-"""Hoists values that are constant along a column, on the CPU: computed once for a rectangle of sums or elements, not once a row.
+"""Values that are constant along a column, on the CPU: computed once for a rectangle of sums or elements, not once per row (loop-invariant
+code motion across the loop over rows).
 
-A normalisation's scale is `rsqrt(variance + epsilon)` of a channel: with channels along the columns each row would compute the root
-again. And each row would convert values that are stored in 16 bits.
+A normalisation's scale is `rsqrt(variance + epsilon)` of a channel: with channels along the columns each row would compute the root again.
+And each row would convert values that are stored in 16 bits.
 """
 
 from collections.abc import Sequence
@@ -30,13 +31,15 @@ from monotile.ir.expr import (
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common.product import HALVES
 
-MOST_HELD = 4096  # values of a column that a thread's stack holds
-COSTLY = 4.0  # additions, from which on a value of a column is kept: as of a root or a division
+MOST_HELD = 4096  # values of an array on a thread's stack
+COSTLY = (
+    4.0  # additions; costlier values of a column are computed once, such as a root or a division
+)
 
 
 def of_columns(site: Site, columns: frozenset[Axis]) -> tuple[Site, tuple[Compute, ...]]:
-    """`site` with what follows its sums, or its elements, reading costly values of a column, and these: tensors that nothing places, held while
-    rows are finished. columns: the axes that a column is a value of."""
+    """`site` with costly per-column values replaced by loads of temporary tensors, and the Computes of these tensors. columns: the axes on
+    which such a value may depend."""
     if isinstance(site.anchor, Scatter):
         return site, ()
     anchor = site.anchor
@@ -63,7 +66,7 @@ def of_columns(site: Site, columns: frozenset[Axis]) -> tuple[Site, tuple[Comput
 
 
 def hold_columns(e: Loops, held: Sequence[Compute], axis: Axis, point: Point) -> None:
-    """Write the values of each, one for each of `axis`, into arrays."""
+    """Writes the computation of these values for all of `axis` into arrays."""
     for x in held:
         e.writer.write(f"{e.values[x.out.dtype]} {x.out.name}[{axis.extent}];")
         lane = Axis("column", axis.extent)
@@ -76,7 +79,7 @@ def hold_columns(e: Loops, held: Sequence[Compute], axis: Axis, point: Point) ->
 
 
 def read_columns(e: Loops, held: Sequence[Compute], column: Expr) -> None:
-    """From here on they are those of `column`."""
+    """Within the current block, reads the values of `column` from these arrays."""
     for x in held:
         value = f"{x.out.name}[{bare(e.index(column))}]"
         e.writer.define(value)
@@ -97,6 +100,6 @@ def _gathered(x: Load) -> bool:
 
 
 def others(e: Expr, held: Sequence[Compute]) -> Expr:
-    """`e` without what it reads of values of columns: what else it does with memory."""
+    """`e` without the loads of these values, for questions about its other loads."""
     names = {x.out.name for x in held}
     return map_loads(e, lambda x: const(0, x.dtype) if x.tensor.name in names else x)

@@ -1,4 +1,4 @@
-"""Decodes packed elements along a line into a buffer: a loop over words, with one statement for each position of a word."""
+"""Decoding of packed elements along a line into a buffer: a loop over words, with one statement for each position in a word."""
 
 import math
 
@@ -10,13 +10,14 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, add, idx, mul, substitute
 
 POSITION = "k"  # the axis along the line
-LEAST = 32  # elements that share what they are decoded with, at least
+LEAST = 32  # neighbours that share operands of decoding (a scale, a zero), at least
 
-Words = tuple[int, int]  # elements of a word; neighbours that share what they are decoded with
+Words = tuple[int, int]  # elements of a word; neighbours that share operands of decoding
 
 
 def words_of(factor: Expr, along: Axis, *lengths: int) -> Words | None:
-    """Of a factor that is stored as codes along an axis, in lines of such lengths; None where it is not, or vectors would be too short."""
+    """The words of a factor that is stored as codes along an axis, for lines of these lengths; None if it is not, or vectors would be too
+    short."""
     found = encoded(factor, along)
     if found is None:
         return None
@@ -25,8 +26,8 @@ def words_of(factor: Expr, along: Axis, *lengths: int) -> Words | None:
 
 
 def write_decoded(e: Loops, value: Expr, count: str, words: Words, into: tuple[str, DType]) -> None:
-    """Write the first `count` elements of a line, a multiple of those that share something. value: the element at `POSITION`. into: text of the buffer, and the type
-    of its elements."""
+    """Writes the decoding of the first `count` elements of a line, a multiple of the number of neighbours that share operands of decoding.
+    value: the element at `POSITION`. into: text of the buffer, and the type of its elements."""
     per, shared = words
     buffer, dtype = into
     group, word = Axis("group", 1 << 20), Axis("r", shared // per)

@@ -21,7 +21,8 @@ KERNEL = {"wgmma": "WGMMA", "mma": "MMA", "fma": "FMA"}
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Several sums of which the anchor is made. of: the tensor that they are elements of. names: what `value`, the anchor's, loads instead."""
+    """Several sums from which the anchor is computed. of: the tensor of which they are elements. names: the tensors that `value`, the
+    anchor's expression, loads for them."""
 
     of: Tensor
     names: tuple[Tensor, ...]
@@ -30,10 +31,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What an epilogue takes, `width` neighbours of a row at once. m, n: the rows and columns. dtype: of what is summed.
+    """The input of an epilogue, `width` neighbouring sums of a row at a time. m, n: the ranges of rows and columns. dtype: of the sums.
 
-    by_rows: results that leave by rows. first_column: text of where a thread's columns begin, if it has the same ones in all its turns:
-    what depends on these alone it loads once. parts: where the anchor is made of several sums; None where it is one.
+    by_rows: results that are stored row by row. first_column: text of a thread's first column, if it has the same columns in all
+    iterations; operands that depend on these alone are then loaded once. parts: set if the anchor is computed from several sums.
     """
 
     m: Range
@@ -51,14 +52,14 @@ class Sums:
 
     @property
     def given(self) -> str:
-        """The type of what an epilogue is given at once."""
+        """The C++ type of an epilogue's input."""
         pack = f"mt::Pack<{self.accumulator}, {self.width}>"
         return pack if self.parts is None else f"mt::Together<{pack}, {len(self.parts.names)}>"
 
 
 def write_epilogue(e: VectorEmitter, site: Site, sums: Sums) -> None:
-    """The lambdas `fetch`, of what follows the sums' other operands, and `epilogue`, which computes and stores. If some results
-    leave by rows, `epilogue` has them wait in cells, and `singles` stores one element where it belongs."""
+    """Writes the lambdas `fetch`, which loads the epilogue's other operands, and `epilogue`, which computes and stores. For results that
+    are stored by rows, `epilogue` stores vectors in cells, and `singles` stores one element in place."""
     row, column = sums.m.variable, sums.n.variable
     point = placed(site.point, {column.name: neighbours(column, sums.width)})
     wanted = _other_operands(site, point, sums.parts)
@@ -83,7 +84,8 @@ def write_epilogue(e: VectorEmitter, site: Site, sums: Sums) -> None:
 
 
 def _other_operands(site: Site, point: Mapping[str, Expr], parts: Parts | None) -> list[Load]:
-    """What the followers, and an anchor that is made of `parts`, load under no condition, or might as well, but for each other's results."""
+    """The loads of the followers, and of an anchor with `parts`, that are unconditional or may be executed unconditionally, except those of
+    each other's results."""
     own = {s.out.name for s in (site.anchor, *site.followers)}
     own |= {t.name for t in parts.names} if parts else set()
     values = [y for s in site.followers for y in (value_of(s), *_beside_zeros(s))]
@@ -93,7 +95,7 @@ def _other_operands(site: Site, point: Mapping[str, Expr], parts: Parts | None) 
 
 
 def _beside_zeros(s: Compute | Scatter) -> Iterator[Load]:
-    """What `s` loads where it has no zeros behind its rows, and could load there too: rows of tensors that are as long."""
+    """The loads of `s` behind the condition that pads its rows with zeros, if they are in range without it."""
     match value_of(s):
         case Select(Binary("lt", Axis() as a, Const()), then, Const(0)) if a == s.axes[-1]:
             for x in unconditional(then):
@@ -104,7 +106,7 @@ def _beside_zeros(s: Compute | Scatter) -> Iterator[Load]:
 
 
 def _write_columns(e: VectorEmitter, sums: Sums, steady: Sequence[Load]) -> dict[Hashable, str]:
-    """Loads what is the same for all rows into `prefetched_columns`; gives its texts, as members of `columns`."""
+    """Loads the operands that all rows share into `prefetched_columns`. Returns their texts, as members of `columns`."""
     column, width, w = sums.n.variable, sums.width, e.writer
     head = f"auto fetch_columns = [&](idx {column.name})"
     with w.open(head, [column.name], fence=True, tail=";"):
@@ -126,7 +128,7 @@ def _write_stores(
     columns: Mapping[Hashable, str],
     fetched: Mapping[Hashable, str],
 ) -> None:
-    """The lambda `epilogue`. columns, fetched: texts of what is loaded before."""
+    """Writes the lambda `epilogue`. columns, fetched: texts of loaded operands."""
     row, column, width = sums.m.variable.name, sums.n.variable, sums.width
     given = f"const {sums.given}& sums, const decltype(fetch(0, 0))& fetched, bool valid"
     given += ", char* cell" if sums.by_rows else ""
@@ -148,7 +150,7 @@ def _write_stores(
 
 
 def _hold_parts(e: VectorEmitter, parts: Parts, at: str, dtype: DType) -> None:
-    """From here on the sums at `at`, given in `dtype`, are what the anchor's value loads."""
+    """Within the current block, uses the sums at `at`, of type `dtype`, as the loads of the anchor's value."""
     for number, t in enumerate(parts.names):
         text = e.as_stored(parts.of, f"sums.part[{number}][{at}]", dtype, used=True)
         variable = e.writer.fresh("x")

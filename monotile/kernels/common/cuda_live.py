@@ -1,4 +1,4 @@
-"""Loops of a block that skip dead elements, and conditions on live ones."""
+"""Loops that skip dead elements, and conditions on live ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from monotile.ir.expr import Axis, Expr
 def live_turns(
     e: VectorEmitter, site: Site, axes: Sequence[Axis], count: int, step: int
 ) -> tuple[str, str]:
-    """Texts of the first of `count` turns over `axes`, flattened, that has a live point, and of the one behind the last. step: points of
-    a turn."""
+    """Texts of the first of `count` iterations over `axes`, flattened, with a live point, and of the one after the last. step: points of an
+    iteration."""
     span = site.spans.get(axes[0].name) if axes else None
     if span is None:
         return "0", str(count)
@@ -26,7 +26,7 @@ def live_turns(
 
 
 def live_rounds(ranges: Sequence[Range], count: int, step: int) -> tuple[str, str]:
-    """The same of rounds over the outputs of a tile, of which each has `step`."""
+    """The same for rounds over the outputs of a tile, with `step` outputs each."""
     own = [r for r in ranges if r.variable.extent > 1]
     if len(own) != 1 or own[0].count.isdigit():
         return "0", str(count)
@@ -35,7 +35,7 @@ def live_rounds(ranges: Sequence[Range], count: int, step: int) -> tuple[str, st
 
 
 def dead_round(ranges: Sequence[Range], step: int) -> str:
-    """Text of whether nothing of a round is live, where rounds walk several ranges, the last of which is bounded; "" for never."""
+    """Text of whether no output of a round is live, where rounds run over several ranges, the last of which is bounded; "" for never."""
     own = [r for r in ranges if r.variable.extent > 1]
     if len(own) < 2 or own[-1].count.isdigit() or own[-1].variable.extent % step:
         return ""
@@ -45,7 +45,7 @@ def dead_round(ranges: Sequence[Range], step: int) -> str:
 
 
 def is_live(e: VectorEmitter, site: Site, axes: Sequence[Axis], point: Mapping[str, Expr]) -> str:
-    """Text of whether the term at `point` counts; "" where all do."""
+    """Text of whether the term at `point` counts; "" if all terms do."""
     tests: list[str] = []
     for a in axes:
         span = site.spans.get(a.name)

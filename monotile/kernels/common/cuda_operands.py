@@ -1,4 +1,4 @@
-"""The operands of a contraction, or of attention: functors that give the address of a vector or compute it, and their `mt::Side`."""
+"""The operands of a contraction, or of attention: functors that compute the address of a vector, or the vector, and their `mt::Side`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ ELEMENT: Mapping[DType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What a product knows of an operand when it is compiled: `mt::SideConfig`, where the fields are explained, and the element type."""
+    """The compile-time properties of an operand: `mt::SideConfig`, which documents the fields, and the element type."""
 
     element: DType
     operand: Operand
@@ -66,7 +66,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What an operand is: `factor`, with rows along `row`, and k along `axes`, flattened. name: of the functor that reads it."""
+    """An operand: `factor`, with rows along `row`, and k along `axes`, flattened. name: of its functor."""
 
     name: str
     factor: Expr
@@ -79,7 +79,7 @@ class Matrix:
 
 
 def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
-    """Writes the functor; gives the text of its `mt::Side`."""
+    """Writes the functor. Returns the text of its `mt::Side`."""
     copied = choice(matrix.factor) if side.operand.copy != "element" else None
     if copied:
         point = dict(site.point) | unflatten(matrix.k, matrix.axes)
@@ -94,8 +94,8 @@ def write_side(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
 def write_addresses(
     e: VectorEmitter, point: dict[str, Expr], matrix: Matrix, copied: Sequence[Masked], side: Side
 ) -> None:
-    """The functor of an operand that is read where it lies: in even steps, or wherever a lambda says. point: what the axes are, of the
-    row and k. copied: its factor, as the loads of which it is one."""
+    """Writes the functor of an operand that is read in place: with constant strides, or at addresses from a lambda. point: the axes, in
+    terms of row and k. copied: the loads among which conditions select the factor."""
     row, k, kind = matrix.row, matrix.k, side.kind
     guarded = copied[0].cond != TRUE
     steps = None if guarded else e.steps(copied[0].load, point, (row, k))
@@ -122,7 +122,7 @@ def write_addresses(
 
 
 def _source(e: VectorEmitter, x: Masked, point: dict[str, Expr], kind: str) -> tuple[str, str]:
-    """Texts of the address of what is loaded, and of whether it is. What is not loaded is not looked up."""
+    """Texts of a load's address, and of its condition. Indices of gathers are loaded only under the condition."""
     if x.cond == TRUE or not _looked_up(x):
         at = f"(const {kind}*)({e.address_of(x.load, point, summed=True)})"
         return at, "" if x.cond == TRUE else f"({_at_once(e, x.cond, point)})"
@@ -136,7 +136,7 @@ def _source(e: VectorEmitter, x: Masked, point: dict[str, Expr], kind: str) -> t
 
 
 def _looked_up(x: Masked) -> bool:
-    """Whether where it lies is in memory."""
+    """Whether the load is a gather."""
     return any(loads(i) for i in x.load.index)
 
 
@@ -151,7 +151,7 @@ def _at_once(e: VectorEmitter, cond: Expr, point: Mapping[str, Expr]) -> str:
 
 
 def _write_values(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> None:
-    """The functor of an operand that is computed: a lambda that gives vectors of elements."""
+    """Writes the functor of an operand that is computed: a lambda that returns vectors of elements."""
     row, kind, width = matrix.row, side.kind, side.operand.vector
     head = f"auto {matrix.name} = mt::evaluated<{kind}, {width}>([&](idx {row.name}, idx k)"
     with e.writer.open(head, [row.name, "k"], tail=");"):
@@ -159,7 +159,7 @@ def _write_values(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> N
 
 
 def _point_of_vector(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> dict[str, Expr]:
-    """Writes what a lane's place is made of; gives the axes there."""
+    """Declares the variables of a lane's position. Returns the axes there."""
     row, k, width = matrix.row, matrix.k, side.operand.vector
     column = neighbours_of(e, k, width) if side.k_major else k
     line = row if side.k_major else neighbours_of(e, row, width)
@@ -176,8 +176,8 @@ def _write_vector(e: VectorEmitter, matrix: Matrix, side: Side, point: Mapping[s
 
 
 def _write_decoding(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> None:
-    """The functor of an operand that is decoded when it is used, long after what it is made of has been asked for: packs of codes, and
-    what is the same for all lanes."""
+    """Writes the functor of an operand that is decoded at its use, long after its loads were issued: packs of codes, and the values that
+    all lanes share."""
     name, row, width, w = matrix.name, matrix.row.name, side.operand.vector, e.writer
     with w.open(f"auto {name}_codes = [&](idx {row}, idx k)", [row, "k"], tail=";"):
         point = _point_of_vector(e, site, matrix, side)
@@ -198,7 +198,7 @@ def _write_decoding(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) ->
 
 
 def neighbours_of(e: VectorEmitter, first: Axis, width: int) -> Expr:
-    """Writes what `neighbours` of the variable `first` are made of; gives these."""
+    """Declares the variables that `neighbours` of the variable `first` needs. Returns these neighbours."""
     if width > 1:
         vector = f"{first.name}_vector"
         e.writer.write(f"__builtin_assume({first.name} % {width} == 0);")

@@ -1,4 +1,4 @@
-"""Which loads can be prefetched."""
+"""Determines which loads can be prefetched."""
 
 from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from monotile.ir.intervals import interval
 
 
 def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
-    """What `bodies` read of other stages' results and of what is given: see `read_by`."""
+    """The loads of `bodies`, with their conditions as in `read_by`, except those from tensors that the stage itself computes."""
     return {x: when for x, when in read_by(bodies).items() if not e.computed(x.tensor)}
 
 
 def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
-    """What `bodies` read, each with the condition under which they do, but for what is found by looking something up, or read where data
-    say so as well."""
+    """The loads of `bodies`, each with its condition. Loads whose index contains a load (gathers), or whose condition depends on data, are
+    left out."""
     wanted: dict[Load, Expr] = {}
     unknown: set[Load] = set()
     for body in bodies:
@@ -36,7 +36,7 @@ def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
 
 
 def read_at_once(bodies: Sequence[Expr]) -> dict[Load | Select, Expr]:
-    """The same, with a choice between several loads, as of a concatenation, in the place of these."""
+    """As `read_by`, but a choice between several loads, such as that of a concatenation, is one item instead of several."""
     found = dict.fromkeys(x for body in bodies for x in choices(body))
 
     def go(x: Expr) -> Expr:
@@ -47,15 +47,15 @@ def read_at_once(bodies: Sequence[Expr]) -> dict[Load | Select, Expr]:
 
 
 class LookedUp(NamedTuple):
-    """places: what says where something else lies, read in any case. found: what is read there, each with the condition under which it is."""
+    """Loads in two steps. places: loads of indices, which are executed in any case. found: the loads at these indices, with their conditions."""
 
     places: list[Load]
     found: dict[Load, Expr]
 
 
 def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
-    """What `bodies` look up alike for all lanes of a vector, but for what is read where data say so, or by two steps. there: what may be read under
-    any condition."""
+    """The gathers of `bodies` whose index is the same for all lanes of a vector. Left out are those with a condition that depends on data,
+    and those with two levels of indirection. there: loads that may be executed under any condition."""
     places: dict[Load, None] = {}
     found: dict[Load, Expr] = {}
     unknown = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
@@ -79,7 +79,7 @@ def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
 
 
 def always_there(bodies: Sequence[Expr]) -> Iterator[Load]:
-    """What `bodies` read to know where something else lies that has such an element for all values of the axes."""
+    """The index loads of `bodies` that are in range for all values of the axes."""
     for x in (x for body in bodies for x in loads(body)):
         for y in (y for i in x.index for y in loads(i)):
             ends = [interval(i) for i in y.index]

@@ -28,15 +28,15 @@ from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Expr, add, idx, loads, mul, walk
 from monotile.ir.program import Compute
 from monotile.kernels.common.combiners import COMBINER
-from monotile.kernels.common.held_rows import PART, HoldsRows, last_lanes, turns
+from monotile.kernels.common.register_rows import PART, HoldsRows, last_lanes, turns
 from monotile.kernels.common.rowwise import POSITIONS, Rowwise
 
 
 @dataclass(eq=False)
 class Rows:
-    """A step on its way. row: the range of rows. groups: of lanes. rounds: in which these take rows. turns: vectors that a
-    lane takes of a row, of its `vectors`. whole: every group has its row. given: text of a vector of what is given, at `start`. names: texts of what was asked for. arrays: of
-    wide values."""
+    """The state of emitting a step with rows in registers. row: the range of rows. groups: groups of lanes, each with a row at a time.
+    rounds: iterations over the rows. turns: vectors of a lane, of a row's `vectors`. whole: every group has a row in every round. given:
+    text of a vector of given values, at `start`. names: texts of loaded operands. arrays: arrays of wide values."""
 
     e: VectorEmitter
     site: Site
@@ -53,7 +53,7 @@ class Rows:
     arrays: dict[str, str] = field(default_factory=dict[str, str])
 
     def point(self, s: Compute) -> dict[str, Expr]:
-        """The axes of `s` at the current row, and place in it."""
+        """The axes of `s` at the current row, and at the current position in it."""
         anchor = self.site.anchor
         rows = zip(s.axes, anchor.axes, strict=False)
         out = dict(self.e.loop_axes)
@@ -63,21 +63,21 @@ class Rows:
 
     @property
     def _position(self) -> Expr:
-        """Of the current element in its row."""
+        """The current element's position in its row."""
         start = Axis("start", self.vectors) if self.vectors > 1 else idx(0)
         return add(mul(start, idx(self.method.vector)), lane_of(self.method.vector))
 
     @property
     def packed(self) -> bool:
-        """Whether what is asked for ahead waits in whole words: single elements are not taken apart anyway."""
+        """Whether prefetched vectors are kept in whole words; single elements need no packing."""
         return self.method.vector > 1
 
     def number(self, round_: str) -> str:
-        """Text of the row of the lane's group in a round."""
+        """Text of the row index of the lane's group in a round."""
         return f"{round_} * {self.groups} + group" if self.rounds > 1 else "group"
 
     def take_row(self, number: str) -> None:
-        """The variable of the current row; the last one where there is none of this number."""
+        """Declares the current row, clamped to the last one."""
         if self.row is None:
             return
         v, w = self.row.variable.name, self.e.writer
@@ -87,7 +87,7 @@ class Rows:
 
     @contextmanager
     def each_turn(self, *, live: bool = False) -> Generator[Block]:
-        """A block for each vector of the lane. live: of rows that there are."""
+        """An unrolled loop over the lane's vectors. live: only for rows that exist."""
         w = self.e.writer
         head = f"for (idx turn = 0; turn < {self.turns}; ++turn)"
         with w.open(head, ["turn"], fence=True) as block:
@@ -100,7 +100,7 @@ class Rows:
                 yield inside
 
     def evaluate(self) -> None:
-        """All that is made of the current row."""
+        """Writes all computes of the current row."""
         sums = 0
         pairs = {total: squares for squares, total in self.method.moments}
         for s in self.found.order:
@@ -161,7 +161,7 @@ class Rows:
             self._known(s, f"{part}[0]", s.body.dtype)
 
     def _moments(self, s: Compute, squares: Compute, number: int) -> None:
-        """Reduction `s` with `squares`, which are of what it adds up."""
+        """Writes the reduction `s` together with `squares`, the sum of squared differences from its mean."""
         e, w, vector = self.e, self.e.writer, self.method.vector
         values, both = w.fresh("values"), w.fresh("moments")
         w.write(f"float {values}[{self.turns * vector}]{{}};")
@@ -181,7 +181,7 @@ class Rows:
         self._known(squares, f"{both}.squares", squares.body.dtype)
 
     def _scratch(self, number: int) -> str:
-        """Where the warps of a group put reduction `number` together."""
+        """Text of the scratch in which the warps of a group combine reduction `number`."""
         warp = self.e.target.warp
         at = self.site.step.scratch + number * (self.e.plan.launch.threads // warp) * PART
         return f"scratch + {at}" if self.method.lanes > warp else "nullptr"
@@ -190,7 +190,7 @@ class Rows:
         self._known(s, self.e.body(s.body, self.point(s)), s.body.dtype)
 
     def _known(self, s: Compute, text: str, dtype: DType) -> None:
-        """A value that all lanes of a row have, given in `dtype`; one of them stores it, if it is stored."""
+        """Defines a value that all lanes of a row have, of type `dtype`; one lane stores it, if it is stored."""
         e, w = self.e, self.e.writer
         value = e.made(s, text, dtype, used=True)
         if s.out.name in self._divisors:
@@ -204,7 +204,7 @@ class Rows:
 
     @functools.cached_property
     def _divisors(self) -> frozenset[str]:
-        """Tensors that a row has one element of, and whose wide ones are divided by it."""
+        """Tensors with one element per row by which wide values are divided."""
         wide = [s for s in self.found.evaluated if self.found.along(s)]
         sides = [x.b for s in wide for x in walk(s.body) if isinstance(x, Binary) and x.op == "div"]
         found = [x for side in sides for x in loads(side) if x.dtype.compute is DType.F32]
@@ -213,7 +213,7 @@ class Rows:
         return frozenset(n for n in names if not self.found.wide(own[n]))
 
     def _own(self, s: Compute) -> None:
-        """The wide values that `s` reads, as variables of the current element."""
+        """Declares the wide values that `s` reads, as variables of the current element."""
         w = self.e.writer
         if s.out.name == self.found.given:
             return
@@ -227,7 +227,7 @@ class Rows:
         return self._place(self.arrays[name])
 
     def _place(self, array: str) -> str:
-        """The current element's in `array`."""
+        """Text of the current element of `array`."""
         return f"{array}[turn * {self.method.vector}{' + lane' if self.method.vector > 1 else ''}]"
 
     @property
@@ -243,7 +243,7 @@ def rows_of(
     threads: int,
     given: str = "",
 ) -> Rows:
-    """A step whose `row` so many threads take. given: text of a vector of what is given, at `start`; "" where nothing is."""
+    """The state for a step whose rows `threads` threads share. given: text of a vector of given values, at `start`; "" if there are none."""
     order = site.named(method.order)
     found = Rowwise(method.rows, method.span, order, site.anchor.out.name if given else "")
     groups = threads // method.lanes
@@ -257,7 +257,7 @@ def rows_of(
 
 @contextmanager
 def each_round(step: Rows) -> Generator[None]:
-    """A block for each round, in which each group has a row."""
+    """The loop over rounds, in each of which a group has one row."""
     w = step.e.writer
     head = f"for (idx round = 0; round < {step.rounds}; ++round)"
     with w.open(head, ["round"], fence=True) as block:

@@ -16,7 +16,7 @@ from monotile.kernels.common.epilogue import RowResult
 def write_copies(
     e: VectorEmitter, site: Site, m: Range, n: Range, results: Sequence[RowResult]
 ) -> None:
-    """The lambda `rows`, which has the results copied from their cells: each by where a row of it begins."""
+    """Writes the lambda `rows`, which copies the results from their cells to the start address of each row."""
     row = m.variable.name
     point = placed(site.point, {n.variable.name: idx(0)})
     with e.writer.open("auto rows = [&](const mt::Cells<Product>& cells)", fence=True, tail=";"):

@@ -15,14 +15,14 @@ from monotile.plan.nodes import Dim
 from monotile.plan.places import ON_CHIP, Frozen, Place
 
 WIDEST = 4  # sums at once
-WORD = 4  # bytes that a shift moves: an element is no wider
+WORD = 4  # bytes of a shifted word; an element is no wider
 
 
 class Epilogue(Frozen, frozen=True):
-    """width: neighbouring sums that a thread takes at once.
-    by_rows: no vector of some results is aligned in place, as their rows are of odd length: they wait in cells on chip and are stored row
-    by row.
-    steady: a thread has several turns and the same columns in all of them, so it loads operands that depend on these alone once.
+    """width: neighbouring sums of a thread at once.
+    by_rows: rows of some results have odd length, so that no vector is aligned in place: their vectors are kept in on-chip cells and copied
+    row by row.
+    steady: a thread has several iterations with the same columns in all of them, so it loads operands that depend only on these once.
     """
 
     width: int = 1
@@ -30,7 +30,7 @@ class Epilogue(Frozen, frozen=True):
     steady: bool = False
 
     def describe(self) -> str:
-        """In a few words."""
+        """Short text for the printed Plan."""
         text = f"sums x{self.width}"
         text += " by rows" if self.by_rows else ""
         return text + (", steady columns" if self.steady else "")
@@ -38,7 +38,7 @@ class Epilogue(Frozen, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """A result and one of its places. cell: the byte of its vector's cell on chip at which its elements begin."""
+    """A result that is copied row by row, and one of its places. cell: byte offset of its elements in a vector's on-chip cell."""
 
     made: Compute
     place: Place
@@ -48,7 +48,7 @@ class RowResult:
 def epilogue_of(
     view: View, site: Site, m: int, n: int, block: tuple[int, int], threads: int
 ) -> Epilogue:
-    """The widest possible. m, n: dims of the rows and columns. block: of sums, taken by so many threads at a time."""
+    """The epilogue with the widest vectors. m, n: dims of the rows and columns. block: sums that `threads` threads process at a time."""
     anchor, columns = site.anchor, site.step.dims[n]
     assert isinstance(anchor, Compute)
     width, by_rows = fitting(exact_width(WIDEST, anchor, (columns,)), block[1]), False
@@ -73,7 +73,7 @@ def why_not(
     block: tuple[int, int],
     threads: int,
 ) -> str | None:
-    """Why threads cannot take the sums in this way; None where they can."""
+    """Why threads cannot process the sums in this way; None if they can."""
     dims = site.step.dims
     if given.width not in (1, 2, WIDEST) or block[1] % given.width:
         return f"{given.width} sums at once of {block[1]} columns"
@@ -88,11 +88,11 @@ def why_not(
 
 
 def row_results(view: View, site: Site, n: int, width: int) -> tuple[RowResult, ...]:
-    """Results of a product with columns along the dim `n` that are stored by rows, so that its epilogue can take `width` neighbours at
-    once.
+    """The results of a product with columns along the dim `n` that are stored by rows, so that its epilogue can process `width` neighbours
+    at once.
 
-    None where rows are of even length, or where some result can be stored as vectors in neither way; nor where one stays on chip, or is
-    computed from several sums.
+    () if rows have even length, if some result can be stored as vectors in neither way, or if one stays on chip or is computed from several
+    sums.
     """
     anchor, r = site.anchor, site.ranges[n]
     last = anchor.axes[-1]

@@ -1,4 +1,4 @@
-"""Steps whose axes may be flattened freely: whole waves of tasks, in one dimension."""
+"""Steps whose axes may be flattened freely, cut into whole waves of tasks in one dimension."""
 
 import itertools
 import math
@@ -14,8 +14,8 @@ from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Method, Step
 from monotile.targets.target import Target
 
-LIVE_STEP = 64  # positions of which a task along a bounded axis has whole groups
-Accesses = Callable[[cost.Extents], cost.Access]  # how a task with these extents is walked
+LIVE_STEP = 64  # a task's positions along a bounded axis are a multiple
+Accesses = Callable[[cost.Extents], cost.Access]  # how threads access a task with these extents
 
 
 def flat(
@@ -27,8 +27,8 @@ def flat(
     accesses: Accesses,
     scratch: int = 0,
 ) -> Iterator[Draft]:
-    """All axes as one, where bounds allow it. at_once: elements that the threads of a worker take at once. vector: elements that one
-    takes."""
+    """Drafts with all axes flattened to one, where live bounds allow it. at_once: elements that the threads of a worker process at once.
+    vector: elements that one thread does."""
     anchor = group.steps[0][0]
     axes = anchor.axes
     total = math.prod(a.extent for a in axes)
@@ -46,8 +46,8 @@ def flat(
 
 
 def _needs_dim(s: Compute) -> bool:
-    """Whether a walk of some axis skips dead elements. Whole tasks do, where a size of the call bounds the outermost axis
-    (`Stage.live`)."""
+    """Whether a loop over some axis skips dead elements, so that the axis needs a dim of its own. A dynamic size that bounds the outermost
+    axis needs none: whole tasks are skipped (`Stage.live`)."""
     bounded = [x for x in s.live if x.axis in s.axes]
     outermost = next((a for a in s.axes if a.extent > 1), None)
     return not all(x.axis == outermost and x.prefix is not None for x in bounded)
@@ -72,8 +72,7 @@ def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
 
 
 def _within_runs(s: Compute, p: int, at: Mapping[Axis, int], target: Target) -> tuple[Dim, ...]:
-    """Axis p whole, within its runs; of the other axes that bounds depend on, and those before it, as much as gives each worker one
-    task, within one run of each."""
+    """Axis p whole; of the axes that bounds depend on, and of those before p, as much as gives each worker one task, within one run of each."""
     tasks, stage, out = 1, 0, list[Dim]()
     for q, a in enumerate(s.axes):
         if a not in at and q >= p:
@@ -93,7 +92,7 @@ def _within_runs(s: Compute, p: int, at: Mapping[Axis, int], target: Target) -> 
 
 
 def runs_of(s: Compute) -> dict[Axis, int]:
-    """How many neighbours along an axis have the same terms, for the axes that the ends of the terms depend on."""
+    """The number of neighbours along an axis that have the same terms, for the axes on which the ends of the terms depend."""
     runs: dict[Axis, int] = {}
     for at in (y for x in s.live if x.axis in s.reduce for y in x.at):
         runs[at.axis] = math.gcd(at.run, runs.get(at.axis, 0))
@@ -101,7 +100,7 @@ def runs_of(s: Compute) -> dict[Axis, int]:
 
 
 def _alike(s: Compute, runs: Mapping[Axis, int], vector: int, target: Target) -> tuple[Dim, ...]:
-    """About one task a worker, of elements with the same terms: an axis of `runs` has a separate dim, and neighbours between them one."""
+    """About one task per worker, whose elements have the same terms. An axis of `runs` has a separate dim; adjacent other axes share one."""
     apart = math.prod(-(-a.extent // n) for a, n in runs.items())
     parts = max(1, target.workers // max(1, apart))
     groups = itertools.groupby(enumerate(s.axes), lambda at: at[1] if at[1] in runs else None)
@@ -121,7 +120,7 @@ def _alike(s: Compute, runs: Mapping[Axis, int], vector: int, target: Target) ->
 
 
 def _tiles(total: int, at_once: int, vector: int, target: Target) -> Iterator[int]:
-    """Whole waves: as many tasks as workers, or one thread's share if that is more."""
+    """Tile sizes for whole waves: as many tasks as workers, or tasks of one element per thread if these are larger."""
     share = -(-total // target.workers)
     yield max(1, min(total, -(-share // at_once) * at_once))
     if (smaller := max(1, -(-share // vector) * vector)) < at_once:
@@ -136,7 +135,7 @@ def draft(
     accesses: Accesses,
     scratch: int = 0,
 ) -> Draft:
-    """A group of one step cut along `dims`, each by a separate tile axis, in order, where it is cut at all."""
+    """A draft of a group with one step, cut along `dims`; each dim that is cut has a tile axis of its own, in order."""
     anchor, target = group.steps[0][0], context.target
     grid = tuple(-(-d.extent // d.tile) for d in dims if d.stage is not None)
     tasks = max(1, math.prod(grid))
@@ -149,7 +148,7 @@ def draft(
 
 
 def _extents(s: Compute | Scatter, dims: tuple[Dim, ...]) -> cost.Extents:
-    """How the neighbouring elements of a task's part of each dim spread over the axes, the last axis first."""
+    """The extents along the axes of a task's contiguous part of each dim, from the last axis on."""
     extents: cost.Extents = {}
     for dim in dims:
         count = max(1, dim.tile)
@@ -165,7 +164,7 @@ def _extents(s: Compute | Scatter, dims: tuple[Dim, ...]) -> cost.Extents:
 def in_rows(
     site: RowSite, method: Method, context: Context, accesses: Accesses, scratch: int = 0
 ) -> tuple[Step, float]:
-    """The step, with its seconds, one dim an axis."""
+    """The step and its seconds, with one dim per axis."""
     anchor, target, extents = site.anchor, context.target, site.extents
     after = cost.following(site.step, target)
     seconds = cost.simple_seconds(anchor, extents, accesses(extents), site.own, after, target)
@@ -175,7 +174,7 @@ def in_rows(
 
 
 def innermost(site: RowSite) -> int:
-    """How long vectors of a task may be along the last axis: the largest power of two that divides its part of it, without its lead."""
+    """The longest vector of a task along the last axis: the largest power of two that divides its part of it, without its lead."""
     last = len(site.anchor.axes) - 1
     size = site.extents[site.anchor.axes[last].name] - site.lead.get(last, 0)
     return size & -size

@@ -1,6 +1,6 @@
-"""Sums of squared distances from a mean, which one pass over a row finds together with its sum.
+"""Sums of squared differences from a mean, which can be computed in one pass over a row together with the row's sum.
 
-The Program has two passes, which lose no precision: the sum, whose mean is subtracted from every element in the second. Parts of a row
+The Program has two passes, which lose no precision: the sum, whose mean is subtracted from every element in the second. Partial results
 with their own sum and sum of squares combine to those of the row (Chan, Golub and LeVeque, 1979), with equal precision.
 """
 
@@ -12,11 +12,11 @@ from monotile.ir.expr import Binary, Const, Expr, Load, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.rowwise import Rowwise
 
-ROUNDED = 2.0**-22  # how far off 1 / n may be, relative to it
+ROUNDED = 2.0**-22  # largest relative error of the constant 1 / n
 
 
 def moments(found: Rowwise) -> dict[str, str]:
-    """Names of the sums of squared distances, and of the sum that gives the mean of each: one for a sum."""
+    """Names of the sums of squared differences, with the sum that gives the mean of each; a sum belongs to one of them only."""
     sums = [s for s in found.evaluated if s.reduce and s.combiner == "sum"]
     own = {s.out.name: s for s in found.evaluated if not s.reduce and not found.wide(s)}
     out = dict[str, str]()
@@ -33,7 +33,7 @@ def moments(found: Rowwise) -> dict[str, str]:
 
 
 def is_squares(squares: Compute, total: Compute, values: Mapping[str, Compute]) -> bool:
-    """Whether `squares` sums the squares of what the mean of `total` leaves of its terms, at the same place. values: by name, which may be the
+    """Whether `squares` sums the squared differences between the terms of `total` and their mean. values: Computes by name that may be the
     mean."""
     body = squares.body
     if not (isinstance(body, Binary) and body.op == "mul" and body.a == body.b):
@@ -48,7 +48,7 @@ def is_squares(squares: Compute, total: Compute, values: Mapping[str, Compute]) 
 
 
 def _at(made: Compute, e: Expr, reader: Compute) -> Expr:
-    """`e`, of the axes of `made`, at those of `reader`."""
+    """`e`, in the axes of `made`, at those of `reader`."""
     axes = (
         *zip(made.axes, reader.axes, strict=False),
         *zip(made.reduce, reader.reduce, strict=True),
@@ -57,7 +57,7 @@ def _at(made: Compute, e: Expr, reader: Compute) -> Expr:
 
 
 def _is_mean(e: Expr, total: Compute, values: Mapping[str, Compute]) -> bool:
-    """Whether `e` is the sum over the number of its terms, or one of the values that is."""
+    """Whether `e` is the sum divided by the number of its terms, or loads such a value."""
     if isinstance(e, Load) and e.tensor.name in values:
         e = values[e.tensor.name].body
     if not (isinstance(e, Binary) and isinstance(e.a, Load) and isinstance(e.b, Const)):

@@ -1,4 +1,4 @@
-"""The order in which a product walks its reduction axes."""
+"""The order in which a product loops over its reduction axes."""
 
 import math
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from monotile.targets.target import Target
 def order_of_sum(
     c: Compute, found: Contraction, target: Target, *, panels: bool
 ) -> tuple[int, ...]:
-    """The reduce axes, the one along which an operand is contiguous last; for register tiles, all of them in their contiguous order, if
-    there is one. panels: the right operand has them in any order, and those of the left one count."""
+    """The reduce axes, with the one along which an operand is contiguous last; for register tiles all of them in memory order, if an
+    operand is contiguous along all. panels: the right operand is packed in any order, so the left one decides."""
     if panels and (order := order_of_left(c, found)):
         return order
     if target.has.register_tiles:
@@ -33,7 +33,7 @@ def order_of_sum(
 
 
 def _in_line(factor: Expr, c: Compute, k: tuple[int, ...]) -> tuple[int, ...]:
-    """The reduce axes `k` in the order in which all reads of `factor` are one line; none if there is no such order."""
+    """The reduce axes `k` in the order in which `factor` is contiguous along all of them; () if there is none."""
     x = masked(factor)
     if x is None:
         return ()
@@ -43,6 +43,6 @@ def _in_line(factor: Expr, c: Compute, k: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_line(where: Affine, axes: Sequence[Axis]) -> bool:
-    """Whether all values of the row-major `axes` are contiguous."""
+    """Whether the offset is contiguous along all the row-major `axes`."""
     flat, axis = flattened(where, axes)
     return flat.coefficient(axis) == 1 and axis.extent == math.prod(a.extent for a in axes)

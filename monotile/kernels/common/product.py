@@ -179,7 +179,7 @@ def product_of(
 
 
 def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
-    """How many values of k are contiguous in `factor`; 0 if all are, and then rows may be too, or if that is not known."""
+    """How many values of k are contiguous in `factor`, if only some are; 0 if all are, or if it is unknown."""
     found = choice(factor)
     if not found:
         return 0
@@ -191,7 +191,8 @@ def _near(factor: Expr, c: Compute, k: tuple[int, ...]) -> int:
 def _side_by_side(
     left: Expr, c: Compute, n: tuple[int, ...], k: tuple[int, ...], grain: int
 ) -> int:
-    """How many runs of `grain` columns the axis n has, if contiguous vectors of `left` extend from one run's part into the next's."""
+    """The number of runs of `grain` columns along the axis n, if contiguous vectors of `left` extend from one run's part into the next's;
+    else 1."""
     found, column, part = masked(left), c.axes[n[0]], c.reduce[k[-1]]
     if found is None or axes_of(found.cond) & {column, part}:
         return 1
@@ -251,7 +252,8 @@ def _operand(
     target: Target,
     on_chip: frozenset[str],
 ) -> Operand:
-    """Contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only, and skip whole vectors."""
+    """How an operand is loaded: contiguous along k, along the side's last axis, or neither. Asynchronous copies read global memory only,
+    and skip whole vectors."""
     found = choice(factor)
     if not found or any(_gathers(x.load, c, side, k) for x in found):
         return _evaluated(factor, c, side, k, target)
@@ -278,8 +280,8 @@ def _operand(
 
 
 def _in_rows(found: Sequence[Masked], k: Sequence[Axis]) -> bool:
-    """Whether it is one load, whatever the axes are, of rows along which all values of k are contiguous, longer than a vector, and of 16
-    bits: 32-bit values are copied element by element."""
+    """Whether it is a single unconditional load of 16-bit rows that are contiguous along all of k and longer than a vector; 32-bit values
+    are copied element by element."""
     x, *others = found
     if others or x.cond != TRUE or x.load.dtype.itemsize != 2:
         return False
@@ -288,7 +290,7 @@ def _in_rows(found: Sequence[Masked], k: Sequence[Axis]) -> bool:
 
 
 def _copied_run(found: Sequence[Masked], axis: Axis, limit: int) -> int:
-    """Neighbours along `axis` that are contiguous in the selected load, or are all zero."""
+    """Neighbours along `axis` that are contiguous in the selected load, or all zero."""
     runs = (contiguous_run(offset(x.load), axis, limit) for x in found)
     return min(*runs, *(uniform_run(x.cond, axis, limit) for x in found))
 
@@ -296,7 +298,7 @@ def _copied_run(found: Sequence[Masked], axis: Axis, limit: int) -> int:
 def _evaluated(
     factor: Expr, c: Compute, side: tuple[int, ...], k: tuple[int, ...], target: Target
 ) -> Operand:
-    """An operand that is computed on its way into on-chip memory, in vectors where all of its loads are."""
+    """An operand that is computed before it is stored on chip, in vectors if all of its loads are."""
     if target.has.register_tiles or not k:
         return Operand("none", 1, "element")
     along_k, along_side = tuple(c.reduce[p] for p in k), tuple(c.axes[p] for p in side)
@@ -320,7 +322,7 @@ def _evaluated(
 
 
 def _choosing(x: Select) -> bool:
-    """Whether both sides read the same, whatever the axes; or codes select between something and a constant."""
+    """Whether both sides of the selection have the same loads, whatever the axes; or codes select between a value and a constant."""
     codes = {y.tensor.dtype.is_int for y in loads(x.cond) if not isinstance(y.tensor, SizeTensor)}
     if codes:
         return codes == {True} and isinstance(x.otherwise, Const)
@@ -328,8 +330,8 @@ def _choosing(x: Select) -> bool:
 
 
 def _run(x: Load, axis: Axis, limit: int) -> int:
-    """Neighbours along the axis whose elements of `x` are in one vector, one for each or one for several, or are one: a power of two up
-    to `limit`."""
+    """Neighbours along the axis whose elements of `x` are in one vector, share elements of one, or are the same: a power of two up to
+    `limit`."""
     run = max(contiguous_run(offset(x), axis, limit), constant_run(offset(x), axis, limit))
     per = run_along(x, axis) or 1
     if per == 1:
@@ -341,7 +343,7 @@ def _run(x: Load, axis: Axis, limit: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
-    """Memory sectors that neighbours along the row-major `axes` touch when each reads one value."""
+    """The number of memory sectors that neighbours along the row-major `axes` touch, with one value each."""
     extents = tuple(a.extent for a in axes)
     count = min(NEIGHBOURS, math.prod(extents))
     places: list[dict[str, Expr]] = [
@@ -356,8 +358,8 @@ def _sectors(factor: Expr, axes: tuple[Axis, ...]) -> int:
 
 
 def _gathers(x: Load, c: Compute, side: tuple[int, ...], k: tuple[int, ...]) -> bool:
-    """Whether rows of `x`, or parts of them, are gathered within one product. Not where data selects their values of k for runs of rows
-    alike, in whole lines along its side or in whole vectors along k."""
+    """Whether rows of `x`, or parts of them, are gathered within one product. Indices that are the same for runs of rows, and select whole
+    lines along the side or whole vectors along k, do not count."""
     own = {*(c.axes[p] for p in side), *(c.reduce[p] for p in k)}
     found = [y for i in x.index for y in loads(i) if own & axes_of(y)]
     if not found or not k:

@@ -9,7 +9,7 @@ from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim
 from monotile.targets.target import Target
 
-LITTLE = 8  # results for each element that is read one by one
+LITTLE = 8  # least results per element of a small tensor, whose elements are loaded one by one
 
 
 def fitting(wanted: int, *sizes: int) -> int:
@@ -21,7 +21,8 @@ def fitting(wanted: int, *sizes: int) -> int:
 
 
 def exact_width(wanted: int, s: Compute | Scatter, dims: Sequence[Dim]) -> int:
-    """Neighbours along the last axis that a thread takes at once, where the last of the dims walks that axis innermost."""
+    """The number of neighbours along the last axis that a thread processes at once, up to `wanted`; 1 unless the last dim's innermost axis
+    is that axis."""
     if not dims or not isinstance(s, Compute) or not s.axes:
         return 1
     last = dims[-1]
@@ -31,13 +32,12 @@ def exact_width(wanted: int, s: Compute | Scatter, dims: Sequence[Dim]) -> int:
 
 
 def elements(dims: Sequence[Dim]) -> int:
-    """Of a whole tile."""
+    """The number of elements of a whole tile."""
     return math.prod(d.extent if d.stage is None else d.tile + d.lead for d in dims)
 
 
 def narrowed(width: int, elements: int, threads: int) -> int:
-    """Neighbours that a thread takes at once: as few turns, with narrower vectors where threads would be idle. elements: as many as all
-    threads take."""
+    """The vector width with the fewest iterations, narrower where threads would be idle. elements: of all threads."""
     while width > 1 and elements * 2 // width <= threads:
         width //= 2
     return width
@@ -46,7 +46,7 @@ def narrowed(width: int, elements: int, threads: int) -> int:
 def widest(
     s: Compute, axis: Axis | None, target: Target, *, stored: bool = True, pieces: bool = False
 ) -> int:
-    """Elements one thread takes at once: the widest access that every load allows, and the store, if the value is stored as it is.
+    """Elements that one thread processes at once: the widest access that every load allows, and the store, if the value is stored as it is.
     Gathered elements are loaded one by one, whatever the width; so are non-contiguous ones, if they are few relative to the results.
     pieces: whether neighbours may be in any order in a vector."""
     if axis is None:
@@ -88,6 +88,6 @@ def _apart(x: Load, axis: Axis) -> bool:
 
 
 def _looked_up(x: Load, axis: Axis, target: Target) -> bool:
-    """Whether the address of each neighbour along the axis depends on data."""
+    """Whether the address of each neighbour along the axis is data-dependent."""
     named = any(axis in axes_of(y) for i in x.index for y in loads(i))
     return named and contiguous_run(offset(x), axis, target.vector_bytes) == 1

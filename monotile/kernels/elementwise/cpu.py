@@ -13,11 +13,11 @@ from monotile.kernels.common.cpu_columns import (
     read_columns,
 )
 
-FEWEST = 4  # rows of a task that repay values held for their columns
+FEWEST = 4  # least rows of a task for which values per column are computed once
 
 
 def write(e: Loops, site: Site) -> None:
-    """A loop a range; none where there is one element."""
+    """A loop per range; none if there is a single element."""
     ranges = ordered(site)
     if not ranges:
         write_element(e, site, site.point)

@@ -1,4 +1,4 @@
-"""Maps (CUDA), and their prefetches: those of a later step at the stage's beginning, several turns at a time."""
+"""Maps on CUDA, with their prefetches: of a later step at the stage's beginning, or of several iterations at once."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from monotile.ir.expr import Axis, Expr, Load, Select, add, idx, mul, substitute
 from monotile.ir.program import Compute, expressions
 from monotile.kernels.common.cuda_prefetch import always_there, known_ahead, looked_up, read_at_once
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
-from monotile.kernels.elementwise.cuda_turns import Turns
+from monotile.kernels.elementwise.cuda_iterations import Iterations
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.elementwise.prefetch import is_large, tensors
 
@@ -24,7 +24,7 @@ X = TypeVar("X", Load, Load | Select)
 
 
 def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
-    """Loads what an element of a map reads from memory into the struct `early_number`."""
+    """Loads a map's operands in memory into the struct `early_number`."""
     name, method = f"early_{number}", site.step.method
     assert isinstance(method, Map)
     own = thread_map(e, site, method.vector)
@@ -45,7 +45,7 @@ def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
 
 
 def write(e: VectorEmitter, site: Site) -> None:
-    """A vector of neighbours a thread, as often as it takes."""
+    """A loop over vectors of neighbours, divided among the threads."""
     method = site.step.method
     assert isinstance(method, Map)
     own = thread_map(e, site, method.vector)
@@ -60,7 +60,8 @@ def write(e: VectorEmitter, site: Site) -> None:
 
 
 def _live_block(site: Site, own: ThreadMap) -> int:
-    """How much of the last range, of which a part is live, all threads take of all rows at once: one vector each; 0 where they take all."""
+    """The number of neighbours along the partly live last range that all threads process at once for all rows, one vector each; 0 if there
+    are no such blocks."""
     if not site.step.bounds or not site.ranges or own.groups <= own.threads:
         return 0
     last = site.ranges[-1]
@@ -72,7 +73,7 @@ def _live_block(site: Site, own: ThreadMap) -> int:
 
 @contextmanager
 def _each_block(e: VectorEmitter, site: Site, block: int) -> Generator[Site]:
-    """A loop over the parts of `block` neighbours of the last range that are live, with the site of each."""
+    """A loop over the live blocks of `block` neighbours along the last range. Yields the site of each."""
     last, w = site.ranges[-1], e.writer
     number = f"{last.variable.name}_block"
     first = f"{last.low} / {block}" if last.low else "0"
@@ -103,7 +104,7 @@ def _write(e: VectorEmitter, site: Site, own: ThreadMap) -> None:
 
 
 def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) -> None:
-    """Several turns at once: what all of them read is asked for before any of it is used."""
+    """Several iterations at once: all their loads are issued before any is used."""
     w, name = e.writer, e.writer.fresh("turn")
     point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
 
@@ -147,4 +148,4 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
         with e.vector(own.width):
             write_element(e, site, point)
 
-    Turns(e, site, own, count, arrays, there, finish).write()
+    Iterations(e, site, own, count, arrays, there, finish).write()

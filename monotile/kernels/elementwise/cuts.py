@@ -17,9 +17,9 @@ from monotile.targets.target import Target
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """Flattened; none where elements depend on each other."""
+    """Drafts with all axes flattened; none if elements depend on each other."""
     anchor = group.steps[0][0]
-    if len(group.steps) != 1 or not _alone(anchor):
+    if len(group.steps) != 1 or not _is_independent(anchor):
         return
     target = context.target
     method = Map(_vector(anchor, target))
@@ -36,9 +36,9 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
-    """As a step of a task with several."""
+    """The map as a step of a task with several steps, with its cost; None if it cannot be."""
     anchor, target = site.anchor, context.target
-    if not _alone(anchor):
+    if not _is_independent(anchor):
         return None
     method = Map(_vector(anchor, target))
     if anchor.axes:
@@ -46,8 +46,8 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     return flat.in_rows(site, method, context, lambda e: access(anchor, method, e, target))
 
 
-def _alone(s: Compute | Scatter) -> bool:
-    """Whether no element is made of, or written where, another one is."""
+def _is_independent(s: Compute | Scatter) -> bool:
+    """Whether no element is computed from another one, or written where another one is."""
     if isinstance(s, Scatter):
         return len(independent(s.index, s.axes)) == len(s.axes)
     return not s.reduce
@@ -64,7 +64,7 @@ def _vector(s: Compute | Scatter, target: Target) -> int:
 
 
 def access(s: Compute | Scatter, method: Map, extents: Extents, target: Target) -> Access:
-    """How threads walk a task with these extents."""
+    """How threads access a task with these extents."""
     across = target.warp * method.vector
     turns = -(-product(extents, s.axes) // (target.threads * method.vector))
     return Access(method.vector, across, turns=turns if target.has.lockstep else 1)

@@ -14,7 +14,7 @@ from monotile.plan.invalid import fail
 
 
 def check(c: Checked) -> None:
-    """Of a Scatter no two writes meet; vectors divide a task's part."""
+    """Fails unless vectors divide a task's elements; for a Scatter, also if two writes may collide."""
     step, method = c.step, c.step.method
     assert isinstance(method, Map)
     check_apart(c, range(len(step.dims)))

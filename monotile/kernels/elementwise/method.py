@@ -9,10 +9,10 @@ from monotile.plan.places import Frozen
 
 
 class Map(Method, Frozen, frozen=True, tag="map"):
-    """Independent elements; a thread takes `vector` neighbours along the last axis at once.
+    """Independent elements; a thread has `vector` neighbours along the last axis at once.
 
-    prefetch: at "stage" the operands of its element in memory, where each thread has one vector; at "loop" the loads of so many of a
-    thread's vectors, before any of them is used.
+    prefetch: at "stage" its operands in memory, if each thread has one vector; at "loop" the operands of so many of a thread's vectors,
+    before any of them is used.
     """
 
     light: ClassVar[bool] = True

@@ -1,5 +1,5 @@
-"""Prefetches of maps: those of a later step at the stage's beginning, so that there is one latency instead of one a step; for many
-vectors a thread those of several at once, so that there is one latency instead of one a vector."""
+"""Prefetches of maps: of a later step at the stage's beginning, so that there is one latency instead of one per step; with many vectors per
+thread, of several at once, so that there is one latency instead of one per vector."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,15 +12,17 @@ from monotile.kernels.family import Prefetching
 from monotile.plan.nodes import Prefetch
 from monotile.targets.model import fitted
 
-MOST_WORDS = 32  # registers of a thread for what is on its way
+MOST_WORDS = 32  # registers of a thread for loads in flight
 WHOLE = 4  # registers of a whole vector
-LONG = 12  # times as many turns as are taken at once, from which on twice as many are, in twice the registers: the longer code is read once
-# Bytes of a tensor from which on "large" asks for it: the first-level cache has others after a turn.
+LONG = (
+    12  # with so many more iterations than are in flight, twice as many are, in twice the registers
+)
+# Least bytes of a "large" tensor: smaller ones are in the L1 cache after an iteration.
 LARGE = 1 << 15
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
-    """At "stage", for steps after the first with one vector a thread; else for several vectors at a time."""
+    """At "stage" for steps after the first with one vector per thread, otherwise at "loop"."""
     step, target = where.step, where.target
     assert isinstance(step.method, Map)
     if at != "stage" or step.bounds:
@@ -42,7 +44,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     room = MOST_WORDS
     if turns > LONG * most:
         room *= 2
-        most *= 2 if len(step.dims) == 1 else 1  # see `cuda_turns.py`
+        most *= 2 if len(step.dims) == 1 else 1  # see `cuda_iterations.py`
     for what in ("all", "large"):
         words = _words((x for x in others if what == "all" or is_large(x)), width)
         if not words:
@@ -56,22 +58,22 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
 
 
 def read_once(bodies: Sequence[Expr]) -> set[Load | Select]:
-    """All that `bodies` read; a choice between several loads is one."""
+    """All loads of `bodies`; a choice between several loads is one item."""
     found = {x for body in bodies for x in choices(body)}
     chosen = {x for one in found for x in loads(one)}
     return found | {x for body in bodies for x in loads(body) if x not in chosen}
 
 
 def tensors(x: Load | Select) -> set[str]:
-    """Names of what `x` loads from."""
+    """Names of the tensors that `x` loads from."""
     return {y.tensor.name for y in loads(x)}
 
 
 def is_large(x: Load | Select) -> bool:
-    """Whether "large" asks for `x`."""
+    """Whether the prefetch of "large" tensors includes `x`."""
     return any(y.tensor.nbytes > LARGE for y in loads(x))
 
 
 def _words(found: Iterable[Load | Select], width: int) -> int:
-    """Registers that vectors of `found` take."""
+    """Registers for vectors of `found`."""
     return sum(-(-x.dtype.itemsize * width // 4) for x in found)

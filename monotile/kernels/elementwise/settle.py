@@ -1,4 +1,4 @@
-"""Fixes the vector width of a map's threads."""
+"""Determines the vector width of a map's threads."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from monotile.plan.nodes import Method
 
 
 def settle(where: Settling) -> Method:
-    """The method with vectors that divide a task's part, narrower where threads would stand idle."""
+    """The method with vectors that divide a task's elements, narrower where threads would be idle."""
     step = where.step
     assert isinstance(step.method, Map)
     if not where.target.has.lockstep:

@@ -16,7 +16,8 @@ from monotile.plan.nodes import Stage
 
 
 def check(c: Checked) -> None:
-    """The matrix is a weight that the launch does not change, warps share its rows and slots evenly, and a worker has one task at most."""
+    """Fails unless the matrix is a weight that the launch does not change, warps share its rows and slots evenly, and a worker has at most
+    one task."""
     stage, anchor, method, target = c.stage, c.anchor, c.step.method, c.target
     assert isinstance(method, Streamed)
     name = anchor.out.name
@@ -47,7 +48,7 @@ def check(c: Checked) -> None:
 
 
 def _check_dots(c: Checked, found: Problem, method: Gemv, vectors: int) -> None:
-    """Warps share rows and slots evenly, and threads hold the vectors."""
+    """Warps share rows and slots evenly, and threads can hold the vectors in registers."""
     stage, name, target = c.stage, c.anchor.out.name, c.target
     if found.codes is not None:
         fail(f"{stage.name}: threads cannot take the codes of {name} as they are")
@@ -73,7 +74,7 @@ def _check_dots(c: Checked, found: Problem, method: Gemv, vectors: int) -> None:
 def _check_columns(
     c: Checked, found: Problem, method: GemvColumns, rows: int, vectors: int
 ) -> None:
-    """It is the way to cut it, into whole vectors."""
+    """The method is the one that `columns.choose` gives, with whole vectors."""
     if method != columns.choose(found, vectors, columns.of_task(found, method), c.target):
         fail(f"{c.stage.name}: {c.anchor.out.name} cannot have columns so: {method.describe()}")
     if rows != columns.of_task(found, method) or not columns.in_vectors(
@@ -83,12 +84,12 @@ def _check_columns(
 
 
 def _check_tiles(c: Checked, found: Problem, method: GemvMma, rows: int, vectors: int) -> None:
-    """It is one of the ways to cut it."""
+    """The method is one of `tiles.ways`."""
     possible = tiles.ways(found, vectors, rows, c.target)
     if method not in possible:
         fail(f"{c.stage.name}: {c.anchor.out.name} cannot have tiles so: {method.describe()}")
 
 
 def why_not_late(_stage: Stage, _statements: Statements) -> str | None:
-    """It can: before it waits it reads nothing that others make. Its weights are the supplier's."""
+    """It always may: before the hand-off it reads nothing that other stages write, and its weights are loaded by the supplier."""
     return None

@@ -1,4 +1,4 @@
-"""Products with streamed weights summed across rows: how columns, rows and on-chip memory are divided."""
+"""Products with streamed weights summed across rows: the division of columns, rows and on-chip memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,8 @@ MOST_CHIP = 128 << 10  # bytes of a task's vectors and sums
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a step keeps in its scratch: from byte 0 on the vectors, then the sums of threads, then those of the task, in float32."""
+    """Offsets in a step's scratch, in bytes: the vectors at 0, then `parts`, the sums of threads, then `sums`, those of the task, both
+    float32."""
 
     parts: int
     sums: int
@@ -34,7 +35,8 @@ def of_task(found: Problem, method: GemvColumns) -> int:
 
 
 def in_vectors(found: Problem, method: GemvColumns, dims: Sequence[Dim], target: Target) -> bool:
-    """Whether a task's columns are whole vectors of memory: those of the last dim that walks several, the only one where rows are copied in one."""
+    """Whether a task's columns are whole vectors in memory, along the last dim of the matrix with several; bulk copies of rows allow only
+    one such dim."""
     walked = [d for d in dims if not found.walks_vectors(d) and d.extent > 1]
     if not walked or walked[-1].tile % (VECTOR // found.matrix.dtype.itemsize):
         return False
@@ -42,13 +44,13 @@ def in_vectors(found: Problem, method: GemvColumns, dims: Sequence[Dim], target:
 
 
 def vector_type(found: Problem) -> DType:
-    """Of the vectors on chip: their own, or float32."""
+    """The type of the vectors on chip: their own, or float32."""
     own = uncast(found.vectors).dtype
     return own if own in TYPES else DType.F32
 
 
 def layout(found: Problem, method: GemvColumns, vectors: int) -> Layout:
-    """Of a task."""
+    """The layout of a task's scratch."""
     each = 4 * vectors * of_task(found, method)
     size = vector_type(found).itemsize
     parts = cost.round_up(size * vectors * found.along.extent, VECTOR)
@@ -57,7 +59,8 @@ def layout(found: Problem, method: GemvColumns, vectors: int) -> Layout:
 
 
 def choose(found: Problem, vectors: int, columns: int, target: Target) -> GemvColumns | None:
-    """The method for so many columns a task, or some more, as whole vectors; None where memory has too few of them at a time, or on-chip memory no room."""
+    """The method for at least `columns` columns per task, in whole vectors; None if too few of them are contiguous in memory, or on-chip
+    memory is too small."""
     row = cost.round_up(columns * found.matrix.dtype.itemsize, VECTOR)
     if row > VECTOR * target.threads:
         return None
@@ -71,5 +74,5 @@ def choose(found: Problem, vectors: int, columns: int, target: Target) -> GemvCo
 
 
 def in_bulk(method: GemvColumns, target: Target) -> bool:
-    """Whether a slot's rows are copies of their own, each a lane's; else all lanes bring vectors."""
+    """Whether each row of a slot is one bulk copy, issued by a lane; otherwise all lanes copy vectors."""
     return method.row_bytes > VECTOR * target.warp

@@ -11,7 +11,7 @@ from monotile.codegen.site import Site
 from monotile.ir.expr import Axis, Expr, idx, mul
 from monotile.kernels.common.cuda_threads import region
 from monotile.kernels.gemv import cuda_columns, cuda_dots, cuda_mma
-from monotile.kernels.gemv.cuda_sides import ask_sides, bring_sides, request_sides
+from monotile.kernels.gemv.cuda_decode_operands import copy_sides, load_sides, prefetch_sides
 from monotile.kernels.gemv.cuda_tasks import (
     TaskRows,
     row_of_slot,
@@ -23,13 +23,13 @@ from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma, Streamed
 
 
 def write(e: BlockEmitter, site: Site) -> None:
-    """The step."""
+    """Writes the step for the consumer warps."""
     ring, w, method = e.plan.launch.ring, e.writer, site.step.method
     assert isinstance(method, Streamed)
     assert ring is not None
     rows, vectors = task_rows(site, method)
     w.write(f"{ring_type(ring, e.target)} ring(scratch + {ring.offset});")
-    asked = ask_sides(e, rows, region(vectors))
+    loaded = load_sides(e, rows, region(vectors))
     if isinstance(method, Gemv):
         w.write("const idx ring_lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
         w.define("ring_lane")
@@ -48,18 +48,18 @@ def write(e: BlockEmitter, site: Site) -> None:
     elif isinstance(method, GemvColumns):
         cuda_columns.write_columns(e, site, rows, vectors)
     else:
-        cuda_mma.write_tiles(e, site, rows, vectors, asked)
+        cuda_mma.write_tiles(e, site, rows, vectors, loaded)
     w.write("mt::block_barrier();")
     write_finish(e, site, rows, vectors, early)
 
 
 def write_supply(e: BlockEmitter, site: Site) -> None:
-    """The step as the supplier has it: it asks for the task's rows, each lane for one, or for parts of them, one a slot; before, for what comes with them.
-    Rows that the last slot lacks are the last one again."""
+    """Writes the step for the supplier (producer warp): each lane requests a row of the task, or a part of one, per slot, after the other
+    operands of decoding. Rows that the last slot lacks are its last row again."""
     w, method = e.writer, site.step.method
     assert isinstance(method, Streamed)
     rows, vectors = task_rows(site, method)
-    request_sides(e, rows, region(vectors))
+    prefetch_sides(e, rows, region(vectors))
     with w.open(f"for (idx slot = 0; slot < {rows.slots}; ++slot)", ["slot"], fence=True) as block:
         block.pragma = "#pragma unroll 1"
         w.write("ring.await();")
@@ -76,7 +76,7 @@ def _write_rows(e: BlockEmitter, rows: TaskRows, method: Gemv | GemvMma) -> None
         w.write(f"const idx piece = slot % {shared};")
         w.define("piece")
         column = mul(Axis("piece", shared), idx(along.extent // shared))
-    bring_sides(e, rows, column)
+    copy_sides(e, rows, column)
     own = f"mt_min_idx(threadIdx.x % 32, {each - 1})"
     at = row_of_slot(e, rows, own) | {along.name: column}
     address, size = e.address_of(rows.found.matrix, at), rows.found.row_bytes // shared

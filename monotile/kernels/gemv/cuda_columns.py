@@ -1,4 +1,4 @@
-"""Sums across the rows of a matrix, whose columns for a task come through the ring: threads multiply their elements of each row with the
+"""Sums across the rows of a matrix, of which a task's columns come through the ring: threads multiply their elements of each row with the
 vectors on chip."""
 
 from monotile.analysis.contraction import uncast
@@ -20,7 +20,7 @@ WIDTHS = (4, 2, 1)  # elements of a vector that a thread copies at once
 
 
 def write_columns(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]) -> None:
-    """The vectors on chip, and the sums of the task's columns, to `sums`."""
+    """Copies the vectors on chip, and leaves the sums of the task's columns in `sums`."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvColumns)
     many, columns = region(vectors), of_task(found, method)
@@ -44,7 +44,7 @@ def write_columns(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Ra
 def _on_chip(
     e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]
 ) -> tuple[str, int] | None:
-    """Where the worker has the vectors on chip as they are, if it does, and how many elements lie between two."""
+    """The pointer to the vectors, and the elements between two of them, if the worker has them on chip already; else None."""
     value, along, m = uncast(rows.found.vectors), rows.found.along, Axis("m", region(vectors))
     if not isinstance(value, Load) or value.dtype not in ELEMENTS or e.computed(value.tensor):
         return None
@@ -60,7 +60,7 @@ def _on_chip(
 
 
 def _write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]) -> None:
-    """All of them, one after the other."""
+    """Copies all vectors on chip, one after the other."""
     w, along, many = e.writer, rows.found.along, region(vectors)
     kind = ELEMENTS[vector_type(rows.found)]
     w.write(f"{kind}* const vectors = ({kind}*)(scratch + {site.step.scratch});")
@@ -78,7 +78,7 @@ def _write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[R
 
 
 def write_rows(e: BlockEmitter, rows: TaskRows) -> None:
-    """By the supplier: a slot's rows of the task's columns. What the last task lacks is its last vector again."""
+    """For the supplier: copies a slot's rows of the task's columns. Vectors that the last task lacks are its last vector again."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvColumns)
     size, bulk = found.matrix.dtype.itemsize, in_bulk(method, e.target)

@@ -19,12 +19,12 @@ from monotile.kernels.gemv.method import GemvMma
 from monotile.kernels.gemv.pairs import Both, Code, Operand, Pair, in_pairs
 from monotile.kernels.gemv.problem import Problem
 
-Given = Mapping[Expr, Expr]  # what stands for parts of the factor: variables of the code
+Given = Mapping[Expr, Expr]  # variables of the generated code for subexpressions of the factor
 
 
 @dataclass(frozen=True, slots=True)
 class _Decode:
-    """kind: the element type in CUDA C++. count: elements of a run. layout: where sides and tables lie."""
+    """kind: the element type in CUDA C++. count: elements of a run. layout: offsets of sides and tables."""
 
     e: BlockEmitter
     rows: TaskRows
@@ -46,7 +46,8 @@ class _Decode:
 
 
 def order_of(found: Problem, method: GemvMma) -> tuple[int, int]:
-    """How the vectors' elements have to lie for the order in which codes are taken out of their words: what `mt::code_place` calls PER and PLACES."""
+    """The order of the vectors' elements that matches the order in which codes are extracted from their words: PER and PLACES of
+    `mt::code_place`."""
     if method.decode == "elements":
         return 1, 0
     assert found.codes is not None
@@ -57,7 +58,7 @@ def order_of(found: Problem, method: GemvMma) -> tuple[int, int]:
 
 
 def write_decode(e: BlockEmitter, rows: TaskRows, layout: tiles.Layout) -> None:
-    """Writes the functor. layout: where sides lie."""
+    """Writes the functor. layout: offsets of sides."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvMma)
     d = _Decode(
@@ -86,7 +87,7 @@ def _registers(e: BlockEmitter) -> Generator[None]:
 
 
 def _write_sides(d: _Decode) -> dict[Expr, Expr]:
-    """Names the row's sides."""
+    """Loads the row's sides into variables."""
     e, codes, given = d.e, d.found.codes, dict[Expr, Expr]()
     for k, (s, array) in enumerate(zip(codes.sides if codes else (), d.layout.sides, strict=True)):
         dtype, name = s.load.dtype, f"given{k}"
@@ -100,7 +101,7 @@ def _write_sides(d: _Decode) -> dict[Expr, Expr]:
 
 
 def _look_up(d: _Decode, given: Given, point: Mapping[str, Expr]) -> dict[Expr, Expr]:
-    """Names what the current element's code looks up."""
+    """Loads the table entries of the current element's code into variables."""
     e, codes, found = d.e, d.found.codes, dict[Expr, Expr]()
     for k, (x, array) in enumerate(
         zip(codes.tables if codes else (), d.layout.tables, strict=True)
@@ -115,7 +116,7 @@ def _look_up(d: _Decode, given: Given, point: Mapping[str, Expr]) -> dict[Expr, 
 
 
 def _write_elements(d: _Decode, given: Given) -> None:
-    """Every element by itself."""
+    """Decodes element by element."""
     e, w, found = d.e, d.e.writer, d.found
     dtype = found.matrix.dtype
     stored, size = STORAGE[dtype], d.method.run // dtype.itemsize
@@ -138,7 +139,7 @@ def _write_elements(d: _Decode, given: Given) -> None:
 
 
 def _write_codes(d: _Decode, given: Given) -> None:
-    """Codes two at a time, as integers and as floats; the rest for each."""
+    """Unpacks codes in pairs, as integers and as floats; the rest of the decoding is element by element."""
     e, w, codes = d.e, d.e.writer, d.codes
     w.write(f"mt::Pack<uint32_t, {d.count // 2}> values;")
     with _each_pair(d, codes):
@@ -159,7 +160,7 @@ def _write_codes(d: _Decode, given: Given) -> None:
 
 
 def _write_pairs(d: _Decode, given: Given) -> None:
-    """All of it two at a time."""
+    """Decodes in pairs throughout."""
     e, w, codes = d.e, d.e.writer, d.codes
     operand = in_pairs(d.found.factor, codes)
     assert operand is not None
@@ -180,7 +181,7 @@ def _write_pairs(d: _Decode, given: Given) -> None:
 
 @contextmanager
 def _each_pair(d: _Decode, codes: Codes) -> Generator[None]:
-    """For each pair `i` of each word `w` of 4 bytes."""
+    """A loop over each pair `i` of each word `w` of 4 bytes."""
     w = d.e.writer
     with (
         w.open(f"for (idx w = 0; w < {d.method.run // 4}; ++w)", ["w"], fence=True) as outer,
@@ -191,7 +192,7 @@ def _each_pair(d: _Decode, codes: Codes) -> Generator[None]:
 
 
 def _codes(c: Codes) -> str:
-    """What the device headers know of them."""
+    """The template arguments that describe the codes."""
     if c.value.dtype.is_float:
         return f"mt::{SMALL_FLOATS[c.value.dtype]}"
     return f"{c.bits}, {c.flip}, {c.scale}, {c.offset}"
@@ -223,13 +224,13 @@ def _replaced(e: Expr, by: Given) -> Expr:
 
 
 def _held(e: BlockEmitter, name: str, dtype: DType) -> Expr:
-    """A value that the variable `name` holds."""
+    """A load that stands for the variable `name`."""
     e.hold(name, name)
     return Load(Tensor(name, (), dtype), ())
 
 
 def _value(pointer: str, dtype: DType) -> str:
-    """Text of a stored element, as a value."""
+    """Text of a stored element as a value."""
     if dtype in SMALL_FLOATS:
         return f"mt_load_{SMALL_FLOATS[dtype]}({pointer})"
     return f"*({pointer})"

@@ -18,7 +18,7 @@ ELEMENTS = {DType.F16: "mt::f16", DType.BF16: "mt::bf16", DType.F32: "float"}
 
 
 def write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]) -> None:
-    """The thread's elements of the vectors, in registers."""
+    """Loads the thread's elements of the vectors into registers."""
     assert isinstance(rows.method, Gemv)
     w, size = e.writer, rows.found.matrix.dtype.itemsize
     columns = rows.found.along.extent // rows.method.parts  # that a warp takes of a row
@@ -47,7 +47,7 @@ def write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Ra
 
 
 def write_chunks(e: BlockEmitter, rows: TaskRows, many: int) -> None:
-    """Every chunk: its rows' sums, to where all warps leave theirs."""
+    """Computes the sums of every chunk's rows, and stores them for the combination across warps."""
     method, w = rows.method, e.writer
     assert isinstance(method, Gemv)
     columns = rows.found.along.extent // method.parts

@@ -9,7 +9,7 @@ from monotile.kernels.common.cuda_operands import ELEMENT
 from monotile.kernels.common.cuda_threads import region
 from monotile.kernels.gemv import tiles
 from monotile.kernels.gemv.cuda_decode import write_decode
-from monotile.kernels.gemv.cuda_sides import Copied, store_sides
+from monotile.kernels.gemv.cuda_decode_operands import CopiedOperand, store_sides
 from monotile.kernels.gemv.cuda_tasks import TaskRows
 from monotile.kernels.gemv.cuda_vectors import write_in_memory, write_on_chip
 from monotile.kernels.gemv.method import GemvMma
@@ -20,9 +20,9 @@ def write_tiles(
     site: Site,
     rows: TaskRows,
     vectors: tuple[Range, ...],
-    asked: Mapping[str, Copied],
+    loaded: Mapping[str, CopiedOperand],
 ) -> None:
-    """Vectors and sides on chip, and the product: sums to where all warps leave theirs."""
+    """Copies vectors and sides on chip, and computes the product. The sums are stored for the combination across warps."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvMma)
     many, kind = region(vectors), ELEMENT[found.factor.dtype]
@@ -33,7 +33,7 @@ def write_tiles(
         taken = write_on_chip(e, site, rows, vectors, layout.vector_pitch)
     else:
         taken = write_in_memory(e, site, rows, vectors)
-    store_sides(e, asked)
+    store_sides(e, loaded)
     write_decode(e, rows, layout)
     w.write("mt::block_barrier();")
     fields = config(

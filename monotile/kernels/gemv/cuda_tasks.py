@@ -18,7 +18,8 @@ from monotile.kernels.gemv.problem import Problem, stored
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """The rows of a matrix that a task takes, or its columns where the sum goes across. ranges: of the dims that walk them. point: the axes, by these."""
+    """The rows of the matrix that a task has, or its columns where the sum goes across rows. ranges: of the dims over these rows. point:
+    the axes, in terms of the ranges' variables."""
 
     method: Streamed
     found: Problem
@@ -32,7 +33,7 @@ class TaskRows:
 
     @property
     def slots(self) -> int:
-        """Of a task."""
+        """Slots of a task."""
         if isinstance(self.method, GemvColumns):
             return self.found.along.extent // self.method.rows
         return -(-self.count // self.method.slot_rows) * self.method.row_slots
@@ -49,7 +50,7 @@ def task_rows(site: Site, method: Streamed) -> tuple[TaskRows, tuple[Range, ...]
 
 
 def row_of_slot(e: BlockEmitter, rows: TaskRows, line: str) -> dict[str, Expr]:
-    """The step's axes at row `line` of the supplier's slot; where there is none, at the task's last one."""
+    """The step's axes at row `line` of the supplier's slot, clamped to the task's last row."""
     assert not isinstance(rows.method, GemvColumns)
     w, each, shared = e.writer, rows.method.slot_rows, rows.method.row_slots
     first = f"slot / {shared} * {each}" if shared > 1 else f"slot * {each}"
@@ -61,7 +62,7 @@ def row_of_slot(e: BlockEmitter, rows: TaskRows, line: str) -> dict[str, Expr]:
 
 
 def in_task(e: BlockEmitter, rows: TaskRows, variable: str, width: int = 1) -> dict[str, Expr]:
-    """The ranges' variables at the place `variable` of a whole tile; the task's last ones where it has none there. width: neighbours from there on."""
+    """The ranges' variables at position `variable` of a whole tile, clamped to the task's last ones. width: of a vector from there on."""
     w, where = e.writer, spread(Axis(variable, rows.count), rows.ranges)
     *_, last = (None, *(r for r in rows.ranges if r.variable.extent > 1))
     for r in rows.ranges:
@@ -75,7 +76,7 @@ def in_task(e: BlockEmitter, rows: TaskRows, variable: str, width: int = 1) -> d
 
 
 def outputs(rows: TaskRows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr], dict[str, Expr]]:
-    """Of output n of a task, the vectors of a row after each other: its row and vector, and the ranges' variables."""
+    """For output n of a task, where the vectors of a row are adjacent: its row and vector, and the ranges' variables."""
     many = region(vectors)
     at = unflatten(Axis("n", rows.count * many), [Axis("row", rows.count), Axis("m", many)])
     return at, spread(at["row"], rows.ranges) | spread(at["m"], vectors)
@@ -84,8 +85,8 @@ def outputs(rows: TaskRows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr]
 def write_early(
     e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Range, ...]
 ) -> dict[Load, str]:
-    """What follows the sums reads other tensors too, a residual say: where a thread has one output, it asks for them beside the vectors.
-    Gives the variables that have them."""
+    """Prefetches the epilogue's other operands, such as a residual, together with the vectors, if a thread has one output. Returns their
+    variables."""
     w, total = e.writer, rows.count * region(vectors)
     later = [s for s in site.followers if isinstance(s, Compute)]
     wanted = [
@@ -117,7 +118,7 @@ def write_finish(
     vectors: tuple[Range, ...],
     early: Mapping[Load, str],
 ) -> None:
-    """Every thread finishes outputs. early: what it has of other tensors already."""
+    """Writes the epilogue, with the outputs distributed over all threads. early: prefetched operands."""
     w, many, parts = e.writer, region(vectors), rows.method.parts
     total, threads = rows.count * many, e.plan.launch.threads
     at, where = outputs(rows, vectors)

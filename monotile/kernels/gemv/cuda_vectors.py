@@ -1,4 +1,4 @@
-"""The vectors that tensor cores multiply with codes: `vectors`, from which a lane gets its operands of a block."""
+"""The vectors that tensor cores multiply with decoded rows: the functor `vectors`, from which a lane gets its operands of a block."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,14 +19,14 @@ from monotile.kernels.gemv.cuda_decode import order_of
 from monotile.kernels.gemv.cuda_tasks import TaskRows
 from monotile.kernels.gemv.method import GemvMma
 
-ROUNDS = 8  # chunks of the vectors that a thread asks for before it stores any
+ROUNDS = 8  # chunks of the vectors that a thread loads before it stores any
 Fields = dict[str, object]  # of the device's configuration
 
 
 def write_on_chip(
     e: BlockEmitter, site: Site, rows: TaskRows, vectors: Sequence[Range], pitch: int
 ) -> Fields:
-    """All of them, rounded to what tensor cores take, in chunks of neighbours, in the order of the codes."""
+    """Copies all vectors on chip, rounded to the tensor cores' type, in chunks of neighbours, in the order of the codes."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvMma)
     many, kind = region(vectors), ELEMENT[found.factor.dtype]
@@ -63,7 +63,7 @@ def write_on_chip(
 def write_in_memory(
     e: BlockEmitter, site: Site, rows: TaskRows, vectors: Sequence[Range]
 ) -> Fields:
-    """Where they are: a function that loads, or computes, a lane's elements."""
+    """Writes a functor that loads, or computes, a lane's elements from memory."""
     method, found, w = rows.method, rows.found, e.writer
     assert isinstance(method, GemvMma)
     kind, count = ELEMENT[found.factor.dtype], tiles.elements(found, method.run)
@@ -96,7 +96,7 @@ def _place(site: Site, rows: TaskRows, vectors: Sequence[Range], begin: Expr) ->
 def _write_chunk(
     e: BlockEmitter, rows: TaskRows, point: Mapping[str, Expr], width: int, to: str
 ) -> None:
-    """`width` neighbours of a vector, as memory has them if that is what is multiplied."""
+    """Loads `width` neighbours of a vector as words if memory has them in the factor's type; otherwise evaluates them."""
     w, found, kind = e.writer, rows.found, ELEMENT[rows.found.factor.dtype]
     value = unrounded(uncast(found.vectors))
     start = _stored(e, value, point, width) if value.dtype is found.factor.dtype else None
@@ -109,7 +109,7 @@ def _write_chunk(
 
 
 def _stored(e: BlockEmitter, value: Expr, point: Mapping[str, Expr], width: int) -> str | None:
-    """The address of a pack of `value`, if there is one in memory."""
+    """The address of a vector access to `value`; None if it is not in memory, or not contiguous."""
     if not isinstance(value, Load) or e.computed(value.tensor):
         return None
     place = readable(e.plan.places[value.tensor.name], own=False)
@@ -120,7 +120,7 @@ def _stored(e: BlockEmitter, value: Expr, point: Mapping[str, Expr], width: int)
 
 @contextmanager
 def _each_chunk(e: BlockEmitter, rounds: int, total: int) -> Generator[None]:
-    """For each chunk of a thread's round."""
+    """A loop over the chunks of a thread's round."""
     w = e.writer
     with w.open(f"for (idx j = 0; j < {rounds}; ++j)", ["j"], fence=True) as loop:
         loop.pragma = "#pragma unroll"

@@ -1,4 +1,4 @@
-"""Candidates for cutting a product with streamed weights into tasks: so many rows for each worker."""
+"""Candidates for cutting a product with streamed weights into tasks: a number of rows per worker."""
 
 import math
 from collections.abc import Iterator
@@ -16,15 +16,13 @@ from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
 MOST_HELD = 64  # registers of a thread for elements of the vectors
-CHUNK = 4096  # bytes that a warp takes at once, about
-SLOT = (
-    1 << 14
-)  # bytes of a slot of the ring, about: what is under way is a few of them (`schedule/ring.py`)
+CHUNK = 4096  # bytes of a warp's chunk, about
+SLOT = 1 << 14  # bytes of a slot of the ring, about; a few are in flight (`schedule/ring.py`)
 PARTS = (1, 2, 4, 8)  # warps that share a row
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """One task a worker, each with as many rows of the matrix; nothing where the group is no such product."""
+    """A draft with one task per worker and an equal number of rows each; none if the group is no such product."""
     anchor, target = group.steps[0][0], context.target
     found = _found(anchor, context)
     if len(group.steps) != 1 or found is None:
@@ -46,7 +44,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
-    """As a step of a task with several, of which each worker has one at most."""
+    """The product as a step of a task with several steps, with its cost; None if it cannot be, or a worker would have several tasks."""
     anchor, target = site.anchor, context.target
     found = _found(anchor, context)
     if found is None or any(site.lead.values()):
@@ -66,14 +64,14 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
 
 
 def _tile(found: Problem, method: Streamed, rows: int, target: Target) -> int:
-    """Rows of the matrix, or columns of one that the sum goes across, of a task."""
+    """Rows of a task; columns if the sum goes across rows."""
     if isinstance(method, GemvColumns):
         return min(rows, columns.of_task(found, method))
     return min(rows, cost.round_up(-(-rows // target.workers), method.slot_rows))
 
 
 def _method(found: Problem, vectors: int, rows: int, target: Target) -> Streamed | None:
-    """Dot products, by threads that hold their part of the vectors; of codes, products of tiles. rows: of a task, if there are so many."""
+    """The method for about `rows` rows per task: dot products with vectors in registers; for codes, products of tiles; or sums across rows."""
     if found.across:
         return columns.choose(found, vectors, rows, target)
     if found.codes is not None:
@@ -88,7 +86,7 @@ def scratch_of(
     vectors: int,
     target: Target,
 ) -> int:
-    """Bytes on chip that a task with so many rows has for itself."""
+    """On-chip bytes of a task with `rows` rows, besides the ring."""
     if isinstance(method, GemvColumns):
         return columns.layout(found, method, vectors).nbytes
     if isinstance(method, GemvMma):
@@ -97,8 +95,8 @@ def scratch_of(
 
 
 def choose(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | None:
-    """The method for so many rows a task; None where threads cannot hold their part of the vectors. As few warps as can share a row, as
-    their sums have to meet; more where there are few rows."""
+    """The dot-product method for `rows` rows per task; None if threads cannot hold their part of the vectors. As few warps as possible
+    share a row, since their sums have to be combined; more if there are few rows."""
     size = found.matrix.dtype.itemsize
     warps = target.threads // target.warp
     fitting = [
@@ -124,18 +122,18 @@ def choose(found: Problem, vectors: int, rows: int, target: Target) -> Gemv | No
 
 
 def held(columns: int, size: int, target: Target) -> int:
-    """Elements of one vector that a thread holds of so many columns, whose weights have `size` bytes."""
+    """Elements of one vector that a thread holds for `columns` columns, whose weights have `size` bytes."""
     vector = VECTOR // size
     return -(-columns // (target.warp * vector)) * vector
 
 
 def at_once(method: Gemv, target: Target) -> int:
-    """Rows that all warps of a worker take at once."""
+    """Rows that all warps of a worker process at once."""
     return target.threads // target.warp // method.parts * method.rows
 
 
 def scratch_bytes(method: Gemv, rows: int, vectors: int, target: Target) -> int:
-    """A sum for each row, vector and part of its columns."""
+    """On-chip bytes for a sum of each row, vector and part of the columns."""
     return 4 * cost.round_up(rows, at_once(method, target)) * method.parts * vectors
 
 
@@ -152,7 +150,7 @@ def _seconds(
     steps: int,
     target: Target,
 ) -> float:
-    """What it takes to bring the weights on chip, and to start and end. size: rows and vectors of a task. steps: computes."""
+    """Seconds of a task: latency, streaming the weights, and the epilogue. size: rows and vectors of a task. steps: computes."""
     model, (rows, vectors) = target.model.common, size
     after = (steps - 1) * model.after_plain * rows * vectors
     finish = after / (target.flops["fma"] / 2 / target.workers)

@@ -8,11 +8,11 @@ from monotile.plan.places import Frozen
 
 
 class Gemv(Method, Frozen, frozen=True, tag="gemv"):
-    """Rows of a weight matrix times one vector or a few.
+    """Rows of a weight matrix times one vector or a few, as dot products.
 
-    The rows come through the worker's ring (`Launch.ring`). A slot is for a team of `team` warps; `turns` teams take slots in turns.
-    `parts` warps share a row: each has a part of its columns, for which it holds the vectors' elements in registers, and computes the
-    sums of a chunk, `rows` neighbours. second: whether the matrix is the second factor. chunk_bytes: of one warp's part of `rows` rows.
+    The rows come through the worker's ring (`Launch.ring`). A slot is for a team of `team` warps; `turns` teams take slots in turn. `parts`
+    warps share a row: each has a part of its columns, for which it holds the vectors' elements in registers, and computes the sums of a
+    chunk, `rows` neighbouring rows. second: whether the matrix is the second factor. chunk_bytes: of one warp's part of `rows` rows.
     """
 
     parts: int
@@ -32,12 +32,12 @@ class Gemv(Method, Frozen, frozen=True, tag="gemv"):
 
     @property
     def slot_rows(self) -> int:
-        """Rows of a slot; 1 where it has a part of one."""
+        """Rows of a slot; 1 if it has a part of one."""
         return max(1, self.team // self.parts) * self.rows
 
     @property
     def row_slots(self) -> int:
-        """Slots that a row takes."""
+        """Slots per row."""
         return max(1, self.parts // self.team)
 
     def describe(self) -> str:
@@ -48,9 +48,9 @@ class Gemv(Method, Frozen, frozen=True, tag="gemv"):
 class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
     """Columns of a weight matrix times one vector or a few, where the columns of a row are contiguous in memory.
 
-    A task has `row_bytes` of each row. A slot of the worker's ring has this part of `rows` neighbours. Each of `threads` threads takes
-    16 bytes of every n-th of them, with the vectors on chip; where several have the same columns, their sums are combined there. second:
-    whether the matrix is the second factor.
+    A task has `row_bytes` of each row. A slot of the worker's ring has this part of `rows` neighbouring rows. Each of `threads` threads
+    takes 16 bytes of every n-th row, with the vectors on chip; if several threads have the same columns, their sums are combined there.
+    second: whether the matrix is the second factor.
     """
 
     second: bool
@@ -58,16 +58,16 @@ class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
     rows: int
     threads: int
 
-    parts: ClassVar[int] = 1  # sums that are left of a column
+    parts: ClassVar[int] = 1  # sums per column
 
     @property
     def packs(self) -> int:
-        """Vectors of a row."""
+        """Vectors per row."""
         return self.row_bytes // VECTOR
 
     @property
     def lanes(self) -> int:
-        """Rows that the threads take at once."""
+        """Rows that the threads process at once."""
         return self.threads // self.packs
 
     @property
@@ -82,9 +82,9 @@ class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
         return f"gemv across, {self.row_bytes} bytes of {self.rows} rows at a time, {self.lanes} by threads"
 
 
-class Brought(Frozen, frozen=True):
-    """An operand of decoding other than the codes (`Encoded.sides`), where it comes with them: `nbytes` for each piece of a row, copied
-    `vector` bytes at a time."""
+class SlotOperand(Frozen, frozen=True):
+    """An operand of decoding other than the codes (`Encoded.sides`) that comes in the codes' slots: `nbytes` for each piece of a row,
+    copied `vector` bytes at a time."""
 
     nbytes: int
     vector: int
@@ -98,15 +98,14 @@ class Brought(Frozen, frozen=True):
 class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     """Rows of a weight matrix that is stored as codes, times one vector or a few, on tensor cores (mma.m16n8k16).
 
-    The rows come through the worker's ring, a slot of them at a time in `pieces` pieces of `piece` bytes each. All warps take each slot:
-    `parts` share tiles of 8 rows, of which each warp has `tiles`. In blocks, which the `parts` take in turns, each of 4 lanes decodes `run`
-    bytes of a row.
-    vectors: "chip": all of them are on chip for the task; "memory": a warp loads a block's from memory, one block ahead, for each slot's
-    rows again. second: whether the matrix is the second factor. warps: of the worker.
-    sides: those of the codes that come in their slots, after them; None where threads copy one on chip before the first slot. The supplier
-    has prefetched it by then, so that it is in the last-level cache.
-    decode: how: "pairs": codes are unpacked two at a time, and all arithmetic is done in pairs; "codes": only the unpacking; "elements":
-    one by one.
+    The rows come through the worker's ring, a slot of them at a time in `pieces` pieces of `piece` bytes each. All warps process each slot:
+    `parts` warps share tiles of 8 rows, of which each warp has `tiles`. In blocks, which the `parts` take in turn, each of 4 lanes decodes
+    `run` bytes of a row.
+    vectors: "chip": all of them are on chip for the task; "memory": a warp loads those of a block from memory, one block ahead, again for
+    each slot's rows. second: whether the matrix is the second factor. warps: of the worker.
+    sides: the operands of decoding that come in the slots, after the codes; None for one that threads copy on chip before the first slot.
+    The supplier has prefetched it into the last-level cache by then.
+    decode: "pairs": codes are unpacked in pairs, and all arithmetic is done in pairs; "codes": only the unpacking; "elements": one by one.
     """
 
     second: bool
@@ -116,7 +115,7 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
     pieces: int
     piece: int
     run: int
-    sides: tuple[Brought | None, ...]
+    sides: tuple[SlotOperand | None, ...]
     vectors: Literal["chip", "memory"]
     decode: Literal["elements", "codes", "pairs"]
 
@@ -127,7 +126,7 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row of a slot: lanes that read together, of neighbouring rows, have no bank conflicts."""
+        """Bytes from row to row of a slot, such that lanes of neighbouring rows have no bank conflicts."""
         lines = 4 * self.run
         return self.piece + (lines - self.piece) % 128
 
@@ -136,12 +135,12 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
         return self.side_at(len(self.sides))
 
     def side_at(self, number: int) -> int:
-        """The byte of a slot at which a side begins."""
+        """The offset of a side in a slot, in bytes."""
         return self.slot_rows * (self.pitch + sum(s.pitch for s in self.sides[:number] if s))
 
     @property
     def row_slots(self) -> int:
-        """Slots that a row takes."""
+        """Slots per row."""
         return self.pieces
 
     @property

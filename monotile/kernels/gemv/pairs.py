@@ -1,4 +1,4 @@
-"""Decoding in pairs of 16-bit floats: expressions that are exact in them, apart from one last rounding, which is that of the expression."""
+"""Decoding in pairs of 16-bit floats: expressions that are exact in these, except for one last rounding, which is that of the expression."""
 
 import math
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ WHOLE = {DType.F16: 2048, DType.BF16: 256}  # integers up to which each is exact
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What the codes stand for."""
+    """The value of the codes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """One number for both."""
+    """A value that both elements of a pair share."""
 
     value: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """op: "add", "sub", "mul", "fma"."""
+    """An operation on pairs. op: "add", "sub", "mul", "fma"."""
 
     op: str
     operands: "tuple[Operand, ...]"
@@ -35,7 +35,7 @@ Operand = Code | Both | Pair
 
 
 def in_pairs(factor: Expr, codes: Codes) -> Operand | None:
-    """`factor` computed in pairs of its own type; None if that would round otherwise than it does."""
+    """`factor` as operations on pairs of its own type; None if that would round differently."""
     match factor:
         case Cast(x, dtype) if dtype in WHOLE:
             found = _Pairs(codes, dtype)
@@ -50,7 +50,7 @@ class _Pairs:
     dtype: DType
 
     def rounded(self, e: Expr) -> Operand | None:
-        """`e`, a float32, rounded to the type once."""
+        """`e`, a float32, as an operation that rounds once to the type."""
         match e:
             case Binary("mul", a, b):
                 return self._all("mul", a, b)
@@ -64,7 +64,7 @@ class _Pairs:
                 return self.exact(e)
 
     def exact(self, e: Expr) -> Operand | None:
-        """`e` where the type holds it exactly."""
+        """`e` as an operand, if the type represents it exactly."""
         x = _within(e)
         if x == self.codes.value:
             return Code() if self.codes.is_float or self._whole(e) else None
@@ -88,7 +88,7 @@ class _Pairs:
         return Pair(op, found) if len(found) == len(operands) else None
 
     def _whole(self, e: Expr) -> bool:
-        """Whether `e` is an integer that the type holds."""
+        """Whether `e` is an integer that the type represents."""
         span = self._span(e)
         most = WHOLE[self.dtype]
         return span is not None and span.inside(-most, most)
@@ -116,7 +116,7 @@ class _Pairs:
 
 
 def _within(e: Expr) -> Expr:
-    """What is cast to floats."""
+    """`e` without casts to floats."""
     while isinstance(e, Cast) and e.dtype.is_float:
         e = e.x
     return e

@@ -20,9 +20,10 @@ TYPES = (DType.F16, DType.BF16, DType.F32)
 class Problem:
     """out[m, n] = sum over `along` of vectors[m, along] * factor[n, along].
 
-    matrix: what streams of the factor, a Load whose last index is `along`, or its quotient: words of codes. across: the sum goes across the rows that memory
-    has: the last index walks n. codes: how these are decoded; None where the factor is the matrix as it is. vectors: the other factor, as the body has it.
-    second: whether the matrix is the second one. m, n: positions in the Compute's axes; axes of extent 1 that neither factor has are among n.
+    matrix: the streamed part of the factor, a Load whose last index is `along`, or a quotient of it (words of codes). across: the sum goes
+    across the rows in memory, and the last index is n. codes: their decoding; None if the factor is the matrix itself. vectors: the other
+    factor, as the body has it. second: whether the matrix is the second factor. m, n: positions in the Compute's axes; axes of extent 1
+    that neither factor has are among n.
     """
 
     matrix: Load
@@ -45,12 +46,12 @@ class Problem:
         return self.along.extent // self.per * self.matrix.dtype.itemsize
 
     def walks_vectors(self, d: Dim) -> bool:
-        """Whether a dim of the step walks vectors, not rows of the matrix."""
+        """Whether a dim of the step is over vectors, not over rows of the matrix."""
         return bool(d.axes) and set(d.axes) <= set(self.m)
 
 
 def problem(c: Compute, weights: Set[str]) -> Problem | None:
-    """`c` as such a product, or None. weights: that may be the matrix."""
+    """`c` as such a product, or None. weights: the tensors that may be the matrix."""
     if contraction(c) is None or len(c.reduce) != 1 or c.body.dtype is not DType.F32:
         return None
     for second in (True, False):
@@ -61,7 +62,7 @@ def problem(c: Compute, weights: Set[str]) -> Problem | None:
 
 
 def stored(c: Compute, second: bool) -> Problem | None:
-    """The same where it is known which factor is the matrix; None if it cannot be one."""
+    """The same with the factor that is the matrix given; None if it cannot be one."""
     assert isinstance(c.body, Binary)
     factor, (along,) = factors(c)[int(second)], c.reduce
     vectors = c.body.a if second else c.body.b
@@ -91,7 +92,7 @@ def stored(c: Compute, second: bool) -> Problem | None:
 
 
 def _readable(factor: Expr, codes: Encoded | None, vectors: Expr) -> bool:
-    """Whether threads can take the factor: as it is, or decoded to what tensor cores multiply with the vectors."""
+    """Whether threads can read the factor: as it is, or decoded to the type in which tensor cores multiply it with the vectors."""
     if codes is None:
         return factor.dtype in TYPES
     return factor.dtype in HALVES and uncast(vectors).dtype is factor.dtype

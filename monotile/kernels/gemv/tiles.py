@@ -1,4 +1,4 @@
-"""Products with streamed weights on tensor cores: how rows, columns and on-chip memory are divided."""
+"""Products with streamed codes on tensor cores: the division of rows, columns and on-chip memory."""
 
 import math
 from collections.abc import Iterator
@@ -11,25 +11,25 @@ from monotile.analysis.encoding import Side
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, children, idx, mul, substitute
 from monotile.kernels.common import cost
-from monotile.kernels.gemv.method import Brought, GemvMma
+from monotile.kernels.gemv.method import GemvMma, SlotOperand
 from monotile.kernels.gemv.pairs import in_pairs
 from monotile.kernels.gemv.problem import Problem
 from monotile.targets.target import Target
 
 RUNS = (16, 8, 4)  # bytes that a lane decodes at once
-MOST_ELEMENTS = 32  # that these are
+MOST_ELEMENTS = 32  # elements in these
 SLOT = 1 << 15  # bytes of a slot, about
 MOST_SLOT = 40 << 10
-TILES = {"chip": (2, 1), "memory": (4, 2, 1)}  # of 8 rows that a warp takes at once
+TILES = {"chip": (2, 1), "memory": (4, 2, 1)}  # tiles of 8 rows that a warp processes at once
 MOST_VECTORS = 64 << 10  # bytes of the vectors on chip
 ROW = 8  # rows of a tile
-VECTORS = (4, 8, 16)  # bytes that a lane of the supplier can bring into a slot
+VECTORS = (4, 8, 16)  # bytes that a lane of the supplier can copy into a slot
 
 
 @dataclass(frozen=True, slots=True)
 class SideArray:
-    """A scale, a zero, a table: where a task has it on chip, from byte `offset` of its scratch on, or of each slot. count: values of a row, or a piece of it. pitch: bytes
-    from row to row."""
+    """A scale, a zero or a table on chip, at byte `offset` of the task's scratch, or of each slot. count: values of a row, or of a piece of
+    one. pitch: bytes from row to row."""
 
     dtype: DType
     count: int
@@ -40,7 +40,7 @@ class SideArray:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a step keeps in its scratch: the vectors, sides of the rows, tables, and sums."""
+    """A step's scratch: vectors, sides of the rows, tables and sums."""
 
     vector_pitch: int  # elements
     sides: tuple[SideArray, ...]
@@ -50,7 +50,7 @@ class Layout:
 
 
 def by_value(side: Side, along: Axis) -> tuple[Load, Axis]:
-    """The side as its values of a row follow each other: number `value`."""
+    """The load of a side's value number `value` of a row, and that axis."""
     value = Axis("value", along.extent // side.run if side.run else 1)
     load = substitute(side.load, {along.name: mul(value, idx(side.run))})
     assert isinstance(load, Load)
@@ -58,7 +58,7 @@ def by_value(side: Side, along: Axis) -> tuple[Load, Axis]:
 
 
 def elements(found: Problem, run: int) -> int:
-    """That so many bytes of a row hold."""
+    """The elements in `run` bytes of a row."""
     return run // found.matrix.dtype.itemsize * found.per
 
 
@@ -67,7 +67,7 @@ def padded_rows(method: GemvMma, rows: int) -> int:
 
 
 def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
-    """Of a task with so many rows."""
+    """The layout of a task with `rows` rows."""
     columns = found.along.extent
     pitch = columns + (8 if vectors > 1 else 0)
     held = vectors * pitch * found.factor.dtype.itemsize if method.vectors == "chip" else 0
@@ -82,7 +82,9 @@ def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
             continue
         count = by_value(s, found.along)[1].extent
         words = -(-count * dtype.itemsize // 4)
-        line = 4 * (words + (words + 1) % 2)  # an odd number of words: rows meet in no bank
+        line = 4 * (
+            words + (words + 1) % 2
+        )  # an odd number of words: no bank conflicts between rows
         sides.append(SideArray(dtype, count, line, at))
         at += cost.round_up(many * line, 128)
     tables: list[SideArray] = []
@@ -95,7 +97,7 @@ def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
 
 
 def choose(found: Problem, vectors: int, rows: int, target: Target) -> GemvMma | None:
-    """The method for so many rows a task; None where there is none."""
+    """The method for `rows` rows per task that reads the fewest bytes; None if there is none."""
 
     def taken(way: GemvMma) -> int:
         return bytes_taken(found, way, rows, vectors)
@@ -104,7 +106,7 @@ def choose(found: Problem, vectors: int, rows: int, target: Target) -> GemvMma |
 
 
 def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[GemvMma]:
-    """Every method for so many rows a task, the likeliest first."""
+    """All methods for `rows` rows per task, the most promising first."""
     if "mma.sync" not in target.instructions:
         return
     columns, warps = found.along.extent, target.threads // target.warp
@@ -121,13 +123,13 @@ def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[Ge
 
 
 def _vectors(found: Problem, count: int) -> Literal["chip", "memory"]:
-    """Where vectors lie: on chip if they leave the ring enough of it."""
+    """Whether vectors are on chip: only if they leave enough of it to the ring."""
     held = count * found.along.extent * found.factor.dtype.itemsize
     return "chip" if held <= MOST_VECTORS else "memory"
 
 
 def _fits(found: Problem, run: int) -> bool:
-    """Whether a lane may decode so many bytes at once: it needs one value of each side, and whole products of 4 columns."""
+    """Whether a lane may decode `run` bytes at once: it needs one value of each side for them, and whole products of 4 columns."""
     size = found.matrix.dtype.itemsize
     if run % size:
         return False
@@ -140,7 +142,7 @@ def _fits(found: Problem, run: int) -> bool:
 def _cut(
     found: Problem, run: int, blocks: int, shares: tuple[int, int], vectors: int, target: Target
 ) -> GemvMma | None:
-    """With pieces of rows such that a slot has about `SLOT` bytes. shares: warps that share a row, tiles of each."""
+    """The method with pieces of rows such that a slot has about `SLOT` bytes. shares: warps that share a row, and tiles per warp."""
     warps, (parts, tiles) = target.threads // target.warp, shares
     rows = ROW * tiles * (warps // parts)
     if rows > target.warp:
@@ -152,7 +154,7 @@ def _cut(
     taken = fitting[-1]
     pieces, piece = blocks // taken, taken * 4 * run
     sides = tuple(
-        _brought(found, s, found.along.extent // pieces)
+        _slot_operand(found, s, found.along.extent // pieces)
         for s in (found.codes.sides if found.codes else ())
     )
     where = _vectors(found, vectors)
@@ -161,14 +163,14 @@ def _cut(
     )
 
 
-def _brought(found: Problem, side: Side, columns: int) -> Brought | None:
-    """A side with so many columns of each row, if its values for these can be copied several at a time."""
+def _slot_operand(found: Problem, side: Side, columns: int) -> SlotOperand | None:
+    """How a side comes with the codes, for `columns` columns of each row; None if its values for these cannot be copied several at a time."""
     if side.run and columns % side.run:
         return None
     size, (load, value) = side.load.dtype.itemsize, by_value(side, found.along)
     count = columns // side.run if side.run else 1
     width = math.gcd(count, contiguous_run(offset(load), value, max(VECTORS) // size))
-    return Brought(count * size, width * size) if width * size in VECTORS else None
+    return SlotOperand(count * size, width * size) if width * size in VECTORS else None
 
 
 def decoding(found: Problem) -> Literal["elements", "codes", "pairs"]:
@@ -181,7 +183,7 @@ def decoding(found: Problem) -> Literal["elements", "codes", "pairs"]:
 
 
 def _around(found: Problem, codes: Codes) -> bool:
-    """Whether nothing else than the codes and the sides differs along a row."""
+    """Whether only the codes and the sides vary along a row."""
     assert found.codes is not None
     shared = {s.load for s in found.codes.sides}
 
@@ -194,7 +196,7 @@ def _around(found: Problem, codes: Codes) -> bool:
 
 
 def bytes_of(found: Problem, rows: int) -> int:
-    """That a task with so many rows streams, or reads besides of weights."""
+    """Bytes of weights that a task with `rows` rows reads."""
     sides = sum(
         (found.along.extent // s.run if s.run else 1) * s.load.dtype.itemsize
         for s in (found.codes.sides if found.codes else ())
@@ -203,7 +205,7 @@ def bytes_of(found: Problem, rows: int) -> int:
 
 
 def bytes_taken(found: Problem, method: GemvMma, rows: int, vectors: int) -> int:
-    """Those, rows that slots lack and so repeat, and the vectors, as often as they are read."""
+    """The same, with the rows that fill up slots, and with the vectors as often as they are read."""
     many = padded_rows(method, rows)
     times = many // method.slot_rows if method.vectors == "memory" else 1
     read = vectors * found.along.extent * found.factor.dtype.itemsize

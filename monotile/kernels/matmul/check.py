@@ -8,16 +8,16 @@ from monotile.ir.dtype import DType
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.epilogue import why_not
-from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up, several_blocks
 from monotile.kernels.common.moments import moments
 from monotile.kernels.common.product import PASSES, contraction_of, elements_of
+from monotile.kernels.common.register_rows import even
 from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.common.sparse import SPARSE_CHUNK
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.matmul.gate import sums_of
 from monotile.kernels.matmul.method import Matmul, MatmulRows
-from monotile.kernels.matmul.next_panel import next_panel
+from monotile.kernels.matmul.panel_prefetch import panel_prefetch
 from monotile.kernels.matmul.prefetch import operands
 from monotile.kernels.matmul.settle import ROWS, SUMS_BYTES
 from monotile.kernels.matmul.sides import exact_sides
@@ -129,7 +129,7 @@ def _check_tile(c: Checked, m: Matmul) -> None:
     if why := why_not_read(tiles, lines):
         fail(f"{c.stage.name}: the operands of {anchor.out.name} cannot be read so: {why}")
     if apart := m.ahead("block", "right"):
-        panel = next_panel(tiles, first_sides(tiles, lines)[1], m.right.copy)
+        panel = panel_prefetch(tiles, first_sides(tiles, lines)[1], m.right.copy)
         if panel is None or not panel.fits(apart):
             fail(f"{c.stage.name}: no lines of {anchor.out.name}'s next panel lie so")
 
@@ -183,8 +183,8 @@ def _why_not_following(m: Matmul, c: Checked) -> str | None:
 
 
 def bounded(anchor: Compute, method: Method, target: Target) -> bool:
-    """Where one thread walks all of K in a loop; for warps, where K ends at different places for each matrix of a batch, or of many
-    rows. Few rows with one end for all belong to a cache, which reductions walk faster."""
+    """On the CPU, where one thread loops over all of K. For warps, if K ends at different places for each matrix of a batch, or of many
+    rows; few rows with one end for all belong to a cache, which reductions handle faster."""
     assert isinstance(method, Matmul)
     if len(anchor.reduce) != 1 or not target.has.lockstep:
         return len(anchor.reduce) == 1
@@ -195,7 +195,7 @@ def bounded(anchor: Compute, method: Method, target: Target) -> bool:
 
 
 def why_not_late(stage: Stage, statements: Statements) -> str | None:
-    """Its addresses are those of its operands."""
+    """A product may wait late if the addresses of its operands are known before the hand-off."""
     first = stage.steps[0]
     m = first.method
     assert isinstance(m, Matmul)

@@ -28,8 +28,8 @@ TILE = (8, 2)  # rows, vectors: the tile with which `RegisterTiles.outer` was me
 
 @functools.lru_cache(maxsize=4096)
 def finishing(step: tuple[Compute | Scatter, ...], plain: float, costly: float) -> float:
-    """Operations of the epilogue for each element of a product: plain ones overlap with stores, chains of others do not. Operations that
-    are the same for a row, or a column, are computed once. plain, costly: what one counts for."""
+    """Operations of the epilogue per element of a product: plain ones overlap with stores, chains of others do not. Operations that are the
+    same for a row, or a column, are computed once. plain, costly: the cost of one of each."""
     total = 0.0
     for s in step[1:]:
         sides = {a for a in s.axes if a.extent > 1}
@@ -48,7 +48,7 @@ class Floor(NamedTuple):
     teams: int = 1
 
     def least(self, rounds: int) -> float:
-        """No way to compute so many tasks of such blocks with one worker is faster."""
+        """A lower bound of the seconds of `rounds` tasks with such blocks on one worker."""
         return self.fill + rounds // self.teams * self.teams * self.each + self.finish
 
 
@@ -153,7 +153,7 @@ def task_seconds(b: Block, task: Size) -> float:
 
 
 def _first_seconds(b: Block, task: Size) -> float:
-    """The first loads of a task's right operand before it is in caches, where there are caches and it is not there from the call before."""
+    """Seconds of the first loads of a task's right operand, on a target with caches that do not hold it from the call before."""
     c, target = b.method, b.target
     right = task.n * task.k * b.product.dtype.itemsize
     anew = c.right.copy == "panels" or right > target.shared_bytes / 4
@@ -322,9 +322,9 @@ def _fill(c: Matmul, k: int, model: Model) -> float:
 
 
 def store_seconds(results: int, stored: int, size: int, target: Target) -> float:
-    """Seconds of the stores of a product's results, of all tasks together, as far as they are wider than the operands.
+    """Seconds of the stores of a product's results, of all tasks together, if they are wider than the operands.
 
-    results: how many. stored, size: bytes of one, and of an operand's element.
+    results: their number. stored, size: bytes of a result, and of an operand's element.
     """
     if target.has.register_tiles or stored <= size:
         return 0.0

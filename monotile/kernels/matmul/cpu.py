@@ -12,23 +12,23 @@ from monotile.codegen.site import Site
 from monotile.codegen.spelling import SUFFIX
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, add, idx
-from monotile.kernels.matmul.cpu_finish import Finishing
+from monotile.kernels.matmul.cpu_epilogue import CpuEpilogue
 from monotile.kernels.matmul.cpu_subnormals import are_calm, flushed
 from monotile.kernels.matmul.cpu_words import write_words
 from monotile.kernels.matmul.method import Matmul
-from monotile.kernels.matmul.next_panel import NextPanel, next_panel
+from monotile.kernels.matmul.panel_prefetch import PanelPrefetch, panel_prefetch
 from monotile.kernels.matmul.tiles import STORAGE_NAME, Side
 
 
 def write(e: Loops, site: Site) -> None:
-    """A step that is a product."""
+    """Writes a step that is a product."""
     method = site.step.method
     assert isinstance(method, Matmul)
     _Product(e, site, method).write()
 
 
-class _Product(Finishing):
-    """Writes it."""
+class _Product(CpuEpilogue):
+    """The state of emitting a product."""
 
     def write(self) -> None:
         e, depth = self.e, self.tiles.depth
@@ -73,11 +73,11 @@ class _Product(Finishing):
 
     @property
     def _in_turn(self) -> bool:
-        """Whether subnormal factors are zero for each tile by itself."""
+        """Whether flushing of subnormals is turned on and off for each tile."""
         return not are_calm(self.finished, followers=self.tiles.at_once)
 
     def _walk(self) -> tuple[Expr, str]:
-        """Where K begins, and text of how much of it there is."""
+        """The first live value of K, and the text of the number of live ones."""
         if len(self.tiles.k) != 1:
             return idx(0), str(self.tiles.depth)
         walk = self.e.walked(self.tiles.k[0], self.site)
@@ -103,7 +103,7 @@ class _Product(Finishing):
                     e.writer.write(f"{name}(a, b, {kc}, {at}, {self.columns}, {first});")
 
     def _last(self, chunk: Expr) -> str:
-        """Head of what is done behind the last chunk of k alone."""
+        """Head of a block that runs only after the last chunk of k."""
         chunks = -(-self.tiles.depth // self.bk)
         return "" if chunk == idx(0) else f"if (ko == {chunks - 1})"
 
@@ -115,7 +115,7 @@ class _Product(Finishing):
         first: str,
         done: str | None,
     ) -> None:
-        """done: head of what is done where a block's sums are complete, if they are finished at once."""
+        """done: head of the block in which a block's sums are complete, if its epilogue follows at once."""
         e, (left, right), (m0, n0), (mc, nc, kc) = self.e, sides, starts, counts
         a_block, how, walk = self._left(left, mc, kc)
         in_runs = how == "runs"
@@ -123,7 +123,7 @@ class _Product(Finishing):
         b = STORAGE_NAME[right.value.dtype] if direct else SUFFIX[self.dtype]
         vectors = self.bn * self.dtype.itemsize // e.target.vector_bytes
         apart = self.method.ahead("block", "right")
-        ahead = next_panel(self.tiles, right, self.method.right.copy) if apart else None
+        ahead = panel_prefetch(self.tiles, right, self.method.right.copy) if apart else None
         given = {"B": b, "A": how, "APART": str(apart), "RUN": str(ahead.run if ahead else 0)}
         name, tall = self._tile(
             mc, lambda rows: e.kernel("outer", rows, vectors, self.dtype, given)
@@ -156,7 +156,7 @@ class _Product(Finishing):
                 rows = e.short(f"mt_min_idx({tall}, {mc} - mb)") if done is not None else tall
                 if done is not None:
                     with e.writer.open(done):
-                        self.ask((m0, n0), (rows, columns))
+                        self.prefetch((m0, n0), (rows, columns))
                 at = "sums" if self.tiles.in_one else f"sums + mb * {self.columns} + nb"
                 with flushed(e, self._flushes and self._in_turn):
                     e.writer.write(
@@ -167,7 +167,8 @@ class _Product(Finishing):
                         self.finish((m0, n0), (rows, columns), self.block)
 
     def _left(self, left: Side, mc: str, kc: str) -> tuple[str, str, str]:
-        """Write what the left operand is read by. Its packed copy, or ""; how it is walked; text of that walk."""
+        """Writes the preparation of the left operand. Returns its packed copy, or ""; how a tile loops over it; and the text of that loop's
+        arguments."""
         if self.method.left.copy == "runs":
             return "", "runs", self.runs(left, mc, kc)
         if self.method.left.copy != "direct":
@@ -177,8 +178,8 @@ class _Product(Finishing):
         return "", "table", self.table(left, kc)
 
     def _tile(self, mc: str, of_rows: Callable[[int], str]) -> tuple[str, str]:
-        """Texts of the function for a tile, and of its rows. Where only the call knows how many rows there are in all, they are as few tiles as can be,
-        each as tall as it needs to be."""
+        """Texts of the function for a tile, and of its rows. If only the call knows the number of rows, there are as few tiles as possible,
+        all of the same height."""
         e, c = self.e, self.c
         if all(c.live_along(c.axes[p]) is None for p in self.m.dim.axes):
             return of_rows(self.bm), str(self.bm)
@@ -188,9 +189,9 @@ class _Product(Finishing):
         e.writer.write(f"static __typeof__({names[-1]})* const as_tall[] = {{{', '.join(names)}}};")
         return "as_tall[mt_max_idx(tall, 1) - 1]", "tall"
 
-    def _to_next(self, ahead: NextPanel, nc: str) -> str:
-        """Text of how many elements behind the panel of column `nb` the next one begins: beside it; of the next chunk; or of the next columns, from the
-        first chunk on."""
+    def _to_next(self, ahead: PanelPrefetch, nc: str) -> str:
+        """Text of the distance in elements from the panel of column `nb` to the next one: beside it; of the next chunk; or of the next
+        columns, from the first chunk on."""
         chunks = -(-self.tiles.depth // self.bk)
         across, several = f"(ptrdiff_t){ahead.across}", self.columns > self.bn
         text = across

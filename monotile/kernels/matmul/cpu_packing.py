@@ -20,7 +20,7 @@ from monotile.plan.places import Pointer
 
 
 class Packing:
-    """Of one contraction; holds what its writers share."""
+    """The state of packing for one contraction."""
 
     def __init__(self, e: Loops, site: Site, method: Matmul) -> None:
         c = site.anchor
@@ -39,15 +39,15 @@ class Packing:
         self.element = self.tiles.element if method.instruction == "words" else self.dtype
 
     def in_place(self, side: Side, line: Axis) -> str:
-        """Text of the address of a line of the side at depth 0, where `along_depth` is known."""
+        """Text of the address of a line of the operand at depth 0, if `along_depth` is known."""
         start = substitute(side.value, {side.depth.name: idx(0), side.line.name: line})
         assert isinstance(start, Load)
         pointer, offset = self.e.element(start)
         return f"{pointer} + {bare(offset)}"
 
     def lines(self, side: Side, names: str, block: str, start: str, count: str, size: int) -> None:
-        """Write an array `names` of pointers to the lines start, ..., start + size - 1, the last of `count` again
-        for those beyond it. block: a packed copy to point into, or "" for memory itself."""
+        """Writes an array `names` of pointers to the lines start, ..., start + size - 1, clamped to the last of `count`. block: the packed
+        copy to point into, or "" for memory itself."""
         e = self.e
         kind = STORAGE[self.element if block else side.load.dtype]
         e.writer.write(f"const {kind}* {names}[{size}];")
@@ -62,7 +62,7 @@ class Packing:
             e.writer.write(f"{names}[i] = {text};")
 
     def packed(self, side: Side, into: str, lines: int, count: str, kc: str) -> str:
-        """Write the evaluation of a side into an array `into` of so many `lines` of block_k elements; gives its name."""
+        """Writes the evaluation of an operand into an array `into` of `lines` lines of block_k elements. Returns its name."""
         e = self.e
         e.writer.write(f"_Alignas(64) {STORAGE[self.element]} {into}[{lines * self.bk}];")
         method = self.method
@@ -79,7 +79,7 @@ class Packing:
         return into
 
     def _put(self, side: Side, here: Point, into: str, at: Expr) -> None:
-        """Write the store of a value of the side as element number `at` of what is packed."""
+        """Writes the store of an operand's value as packed element number `at`."""
         text = convert(self.e.body(side.factor, here), side.value.dtype, self.element)
         place = self.e.index(at)
         if self.element is DType.BF16 and masked(side.factor) is not None:  # need not be rounded
@@ -88,13 +88,13 @@ class Packing:
             self.e.writer.write(self.e.store(self.element, into, place, text))
 
     def _decode(self, side: Side, line: Expr, into: str, kc: str) -> None:
-        """Write the evaluation of a line of codes into `into`."""
+        """Writes the decoding of a line of codes into `into`."""
         assert side.words is not None
         at = {side.depth.name: Axis(POSITION, self.bk), side.line.name: line}
         write_decoded(self.e, substitute(side.value, at), kc, side.words, (into, self.element))
 
     def table(self, left: Side, kc: str) -> str:
-        """Write where the elements of a line lie, from its first one on, into an array; gives its name."""
+        """Writes an array of the offsets of a line's elements from its first one. Returns its name."""
         e = self.e
         e.writer.write(f"idx steps[{self.bk}];")
         with e.writer.open(*e.counted(left.depth, kc)):
@@ -103,7 +103,8 @@ class Packing:
         return "steps"
 
     def runs(self, left: Side, mc: str, kc: str) -> str:
-        """Write an array `runs` of where the runs of the chunk begin, of each block of rows and each run the rows'; gives text of a run's length."""
+        """Writes an array `runs` of the addresses of the chunk's runs, for each block of rows, run and row. Returns the text of a run's
+        length."""
         e, kind, length = self.e, STORAGE[self.dtype], min(left.run, self.bk)
         found = masked(left.factor)
         assert found is not None
@@ -128,7 +129,7 @@ class Packing:
         return str(length)
 
     def decoded_lines(self, right: Side, nc: str, kc: str) -> None:
-        """Write the decoding of block_n columns from `nb` on, and an array `lines` of pointers to them."""
+        """Writes the decoding of block_n columns from `nb` on, and an array `lines` of pointers to them."""
         e, kind, name = self.e, STORAGE[self.element], right.line.name
         e.writer.write(f"_Alignas(64) {kind} decoded[{self.bn * self.bk}];")
         e.writer.write(f"const {kind}* lines[{self.bn}];")
@@ -138,14 +139,14 @@ class Packing:
             self._decode(right, right.line, f"(decoded + i * {self.bk})", kc)
 
     def columns_at(self, n0: Expr, k: Expr) -> tuple[Expr, Callable[[Expr], Point]]:
-        """The position of column `nb` in the anchor's, and all axes at a column so far behind it, where K is at `k`."""
+        """The position of column `nb` among the anchor's columns, and all axes at a column at an offset from it, with K at `k`."""
         axes = [self.c.axes[p] for p in self.n.dim.axes]
         start = add(self.n.origin, add(n0, Axis("nb", self.columns)))
         fixed = {**at_start(self.site, self.m).point, **unflatten(k, self.tiles.k)}
         return start, lambda local: {**fixed, **unflatten(add(start, local), axes)}
 
     def panel_at(self, right: Side, n0: Expr) -> str:
-        """Text of the address of the panel of column `nb` in the weight's copy, where the chunk of K begins."""
+        """Text of the address of the panel of column `nb` in the weight's packed copy, at the beginning of the chunk of K."""
         panels = next(p for p in self.e.plan.panels if self.c.out.name in p.anchors)
         _, columns, depth = panels.shape
         start, at = self.columns_at(n0, right.start)
@@ -162,7 +163,7 @@ class Packing:
         return f"{pointer} + {bare(at_chunk)}"
 
     def panel(self, right: Side, n0: Expr, nc: str, kc: str, into: str = "right") -> None:
-        """Write the taking in of block_n columns from `nb` on as `into`[depth][column - nb]."""
+        """Writes the packing of block_n columns from `nb` on as `into`[depth][column - nb]."""
         e = self.e
         if self.method.right.copy == "decode":
             self.decoded_lines(right, nc, kc)
@@ -192,7 +193,7 @@ class Packing:
             e.each(row, [substitute(right.factor, dict(here))], write)
 
     def _copied(self, right: Side, here: Point, into: str, row: Row) -> bool:
-        """Write a row of columns as a copy, zeros where a condition does not hold; whether it is one."""
+        """Writes the copy of a row of columns, with zeros where a condition does not hold. Returns whether the row is such a copy."""
         e, x = self.e, row.x
         found = masked(substitute(right.factor, dict(here)))
         if self.element is not DType.F32 or found is None or found.load.dtype is not DType.F32:

@@ -18,13 +18,13 @@ CALM_PAIRS = frozenset({"add", "sub", "mul", "max", "min"})
 
 
 def are_calm(site: Site, *, followers: bool) -> bool:
-    """Whether the operands of `site`, and what follows its sums, make nothing large of a number below the smallest normal one."""
+    """Whether no operand or epilogue of `site` makes a large number of one below the smallest normal number."""
     made = (site.anchor, *(site.followers if followers else ()))
     return all(_is_calm(value_of(s)) for s in made)
 
 
 def _is_calm(e: Expr) -> bool:
-    """What is a step at zero, as a comparison or a rounding up, is not."""
+    """Whether `e` is continuous at zero; a comparison, or rounding up, is not."""
     match e:
         case Unary(op, x):
             calm = op in CALM or not x.dtype.is_float
@@ -39,7 +39,7 @@ def _is_calm(e: Expr) -> bool:
 
 @contextmanager
 def flushed(e: Loops, wanted: bool) -> Generator[None]:
-    """What is written inside takes them for zero."""
+    """A block within which subnormal numbers count as zero."""
     if not wanted:
         yield
         return

@@ -1,4 +1,4 @@
-"""Products of words on the CPU (`words.py`): the right operand's panels, and the calls of the tile kernels."""
+"""Word-panel products on the CPU (`words.py`): packing of the right operand's panels, and the calls of the tile kernels."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Panel = Callable[[], None]  # writes the packing of `right` from column `nb` on
 def write_words(
     p: Packing, sides: tuple[Side, Side], n0: Expr, counts: tuple[str, str, str], first: str
 ) -> None:
-    """Write the products of a chunk of k. counts: texts of how many rows, columns and values of k it has. first: text of whether it is the
+    """Writes the products of a chunk of k. counts: texts of the numbers of rows, columns and values of k. first: text of whether it is the
     first chunk of its sums."""
     e, (left, right), (mc, nc, kc) = p.e, sides, counts
     a, pitch = "", str(p.bk)
@@ -43,7 +43,7 @@ def write_words(
 
 
 def _lines_of_runs(p: Packing, left: Side, mc: str, kc: str) -> str:
-    """Write the copy of the lines of a chunk, of runs that lie side by side in memory, and give its name; "" where they are no such runs."""
+    """Writes the copy of a chunk's lines from contiguous runs. Returns its name; "" if there are no such runs."""
     load, e = left.factor, p.e
     run = _run(p, load) if isinstance(load, Load) and left.apart else 1
     if run == 1 or load.dtype is not p.element:
@@ -58,7 +58,7 @@ def _lines_of_runs(p: Packing, left: Side, mc: str, kc: str) -> str:
 
 
 def _run(p: Packing, load: Load) -> int:
-    """How many values of k lie side by side, wherever a chunk begins."""
+    """The length of contiguous runs along k, whichever chunk begins there."""
     where, flat = flattened(p.e.lines.offset(load), p.tiles.k)
     whole = p.tiles.depth <= p.bk or p.bk % flat.extent == 0
     run = flat.extent if whole else math.gcd(flat.extent, p.bk)
@@ -66,8 +66,8 @@ def _run(p: Packing, load: Load) -> int:
 
 
 def _panel_of(p: Packing, right: Side, n0: Expr, nc: str, kc: str) -> Panel:
-    """What packs a panel, once what it needs is declared: of lines along k, of columns side by side at each k, all of them or as far as windows of an
-    image are, or of what is computed first."""
+    """The packing function of a panel, after declaring its arguments: from lines along k; from columns that are contiguous at each k, all
+    of them or the contiguous parts of an image's windows; or from an operand that is computed first."""
     e, name = p.e, STORAGE_NAME[p.tiles.elements[1]]
     step = STEP_BYTES // p.element.itemsize
     values = p.bn * -(-p.bk // step) * step
@@ -104,8 +104,8 @@ def _panel_of(p: Packing, right: Side, n0: Expr, nc: str, kc: str) -> Panel:
 
 
 def _of_windows(p: Packing, right: Side, n0: Expr, nc: str, kc: str) -> Panel | None:
-    """What packs columns that are windows of an image, as far as they lie side by side in a row of it, by a table of where a window's elements
-    lie; None where they do not."""
+    """The packing of columns that are windows of an image, in the parts that are contiguous in a row of it, by a table of the offsets of a
+    window's elements; None if they are not."""
     e, use, j = p.e, [right.factor], Axis("j", p.bn)
     start, point = p.columns_at(n0, right.start)
 

@@ -1,7 +1,4 @@
-"""A contraction step: the configuration of `targets/cuda/device/contract.cuh` and the functors that it calls.
-
-The functors are lambdas within the step: values that do not depend on their arguments are hoisted before them.
-"""
+"""A contraction step: the configuration of `targets/cuda/device/contract.cuh` and the functors that it calls."""
 
 import math
 from collections.abc import Generator
@@ -12,9 +9,9 @@ from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
-from monotile.kernels.common.cuda_asked_rows import ask_next, take, write_ahead
 from monotile.kernels.common.cuda_config import PRODUCT, config
 from monotile.kernels.common.cuda_epilogue import KERNEL, Parts, Sums, write_epilogue
+from monotile.kernels.common.cuda_prefetch_rows import prefetch_next_rows, take, write_prefetch
 from monotile.kernels.common.cuda_rows import each_round, rows_of
 from monotile.kernels.common.cuda_threads import each_batch
 from monotile.kernels.common.cuda_unaligned import write_copies
@@ -26,10 +23,8 @@ from monotile.kernels.matmul.method import Matmul, MatmulRows
 
 @dataclass(frozen=True, slots=True)
 class TaskSequence:
-    """A worker's tasks of one block each, one after the other, whose operands the functor `operands` has (`write_operands`).
-
-    sides: text of their `mt::Side`s. tasks: how many there are of all workers. stride: from one of a worker to its next.
-    """
+    """A worker's tasks of one block each, one after the other; the functor `operands` (`write_operands`) has their operands. sides: text of
+    their `mt::Side`s. tasks: of all workers together. stride: from a worker's task to its next one."""
 
     sides: Sides
     tasks: str
@@ -37,7 +32,7 @@ class TaskSequence:
 
 
 def write(e: BlockEmitter, site: Site) -> None:
-    """A step that is a product."""
+    """Writes a step that is a product."""
     method = site.step.method
     assert isinstance(method, Matmul)
     write_product(e, product_site(site, method), e.await_)
@@ -46,10 +41,8 @@ def write(e: BlockEmitter, site: Site) -> None:
 def write_product(
     e: VectorEmitter, p: ProductSite, await_: str, sequence: TaskSequence | None = None
 ) -> None:
-    """Batches one by one; in each, blocks of block_m x block_n; in each, the whole block of threads.
-
-    await_: the functor that waits for what the step reads. sequence: what the task is one of, if it asks for operands of the next.
-    """
+    """Loops over the batches, then over blocks of block_m x block_n; all threads of the block compute one at a time. await_: the functor of
+    the hand-off before the operands. sequence: the worker's tasks, if the next one's operands are prefetched."""
     with _each_block(e, p):
         sides = sequence.sides if sequence else write_sides(e, p)
         after = (
@@ -66,8 +59,8 @@ def write_product(
 
 
 def write_operands(e: VectorEmitter, p: ProductSite) -> Sides:
-    """The body of the functor `operands`: calls `use(left, right, m0, m1, n0, n1)` of a task's one block. Gives the text of both
-    `mt::Side`s."""
+    """Writes the body of the functor `operands`: calls `use(left, right, m0, m1, n0, n1)` for a task's single block. Returns the text of
+    both `mt::Side`s."""
     with each_batch(e, p.site, (p.method.m, p.method.n)):
         sides = write_sides(e, p)
         e.writer.write(f"use(left, right, 0, {p.m.count}, 0, {p.n.count});")
@@ -75,7 +68,7 @@ def write_operands(e: VectorEmitter, p: ProductSite) -> Sides:
 
 
 def _bounded(e: VectorEmitter, p: ProductSite, name: str) -> str:
-    """Text of the functor `name`, as far as k is live."""
+    """Text of the functor `name`, limited to the live part of k."""
     span = p.site.spans.get(p.k[0].name)
     return name if span is None else f"mt::bounded({name}, {bare(e.index(span.end))})"
 
@@ -97,7 +90,7 @@ def _each_block(e: VectorEmitter, p: ProductSite) -> Generator[None]:
 
 
 def _write_elements(e: VectorEmitter, p: ProductSite, sides: Sides) -> str:
-    """The functors by which sums are finished element by element; gives their text."""
+    """Writes the functors of an element-wise epilogue. Returns their text."""
     sums = _sums(e, p)
     write_epilogue(e, p.site, sums)
     _write_types(e, p, sides, sums)
@@ -108,7 +101,7 @@ def _write_elements(e: VectorEmitter, p: ProductSite, sides: Sides) -> str:
 
 
 def _write_rows(e: VectorEmitter, p: ProductSite, method: MatmulRows, sides: Sides) -> str:
-    """The functors by which they are finished row by row."""
+    """Writes the functors of a row-wise epilogue. Returns their text."""
     w, threads = e.writer, e.plan.launch.threads // method.teams
     _write_types(e, p, sides, Sums(p.m, p.n, p.anchor.body.dtype, 1))
     thread = "threadIdx.x" if method.teams == 1 else f"threadIdx.x % {threads}"
@@ -117,11 +110,11 @@ def _write_rows(e: VectorEmitter, p: ProductSite, method: MatmulRows, sides: Sid
     w.define("group")
     at = f"sums + {p.m.variable.name} * Product::SUM_PITCH + start * {method.vector}"
     step = rows_of(e, p.site, method, p.m, threads, f"mt::total<Product, {method.vector}>({at})")
-    asked = write_ahead(step)
+    prefetched = write_prefetch(step)
     head = "auto rows = [&](const Product::Sum* sums)"
     with w.open(head, ["sums"], fence=True, tail=";"), each_round(step):
-        ask_next(step, asked.by_round)
-        take(step, asked.once, "early")
+        prefetch_next_rows(step, prefetched.by_round)
+        take(step, prefetched.once, "early")
         step.evaluate()
     return "mt::NoFetch{}, mt::row_epilogue(ahead, rows)"
 
@@ -141,7 +134,7 @@ def _sums(e: VectorEmitter, p: ProductSite) -> Sums:
 
 
 def _write_types(e: VectorEmitter, p: ProductSite, sides: Sides, sums: Sums) -> None:
-    """The type `Product`, and what the Plan took for granted about it."""
+    """Writes the type `Product`, and assertions of the Plan's assumptions about it."""
     method, w = p.method, e.writer
     kernel = (
         "GROUPED" if method.runs > 1 else "SPARSE" if method.sparse else KERNEL[method.instruction]
@@ -170,7 +163,7 @@ def _last(tasks: str) -> str:
 
 
 def _write_in_sequence(e: VectorEmitter, call: str, sequence: TaskSequence) -> None:
-    """The call, which knows how to ask for operands of the worker's next task. call: its text, less the last argument."""
+    """Writes the call, with the functor that prefetches the operands of the worker's next task. call: its text, without the last argument."""
     stride, tasks, w = sequence.stride, sequence.tasks, e.writer
     later = f"mt_min_idx(task + {stride}, {_last(tasks)})"
     w.write(f"auto next = [&](auto& use) {{ operands({later}, use); }};")

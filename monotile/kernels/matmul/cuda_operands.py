@@ -1,4 +1,4 @@
-"""A step that is a product, and its operands, as functors and their `mt::Side`."""
+"""The operands of a product step, as functors and their `mt::Side`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,8 +23,8 @@ Sides = tuple[str, str]  # text of the operands' `mt::Side`s, left and right
 
 @dataclass(frozen=True, slots=True)
 class ProductSite:
-    """A site whose anchor is the product of the factors `left` and `right`, or is made of several, with a right factor each. m, n: its rows and
-    columns. elements: the operands' types on chip."""
+    """A site whose anchor is the product of the factors `left` and `right`, or is computed from several products, with a right factor each.
+    m, n: the ranges of rows and columns. elements: the operands' types on chip."""
 
     site: Site
     method: Matmul
@@ -56,13 +56,13 @@ def product_site(site: Site, method: Matmul) -> ProductSite:
 
 
 def write_sides(e: VectorEmitter, p: ProductSite) -> Sides:
-    """Writes the functors `left` and `right`; gives the text of their `mt::Side`s."""
+    """Writes the functors `left` and `right`. Returns the text of their `mt::Side`s."""
     left = _write_runs(e, p) if p.method.runs > 1 else _write_operand(e, p, "left")
     return left, _write_operand(e, p, "right")
 
 
 def _write_operand(e: VectorEmitter, p: ProductSite, name: Literal["left", "right"]) -> str:
-    """Writes the functor `name`; gives the text of its `mt::Side`. Of several products the right operand is one above the other."""
+    """Writes the functor `name`. Returns the text of its `mt::Side`. The right operands of several products are stacked."""
     method = p.method
     if name == "left":
         factors_, operand, block, r, across = (p.left,), method.left, method.block_m, p.m, p.n
@@ -92,7 +92,7 @@ def _write_operand(e: VectorEmitter, p: ProductSite, name: Literal["left", "righ
 
 
 def _write_sparse(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> str:
-    """Two of each four values, which lie side by side along k, and their places."""
+    """Writes the functors of a 2:4 sparse operand: two of each four values, which are contiguous along k, and their positions."""
     row, (k,) = matrix.row, matrix.axes
     found = two_of_four(matrix.factor, k)
     assert found is not None
@@ -111,13 +111,13 @@ def _write_sparse(e: VectorEmitter, site: Site, matrix: Matrix, side: Side) -> s
 
 
 def _reaches_over(r: Range, block: int) -> bool:
-    """Whether a block, or what a task has of one, may reach over the last row."""
+    """Whether a block, or a task's part of one, may extend beyond the last row."""
     return r.dim.extent % r.dim.tile != 0 or r.dim.tile % block != 0
 
 
 def _write_runs(e: VectorEmitter, p: ProductSite) -> str:
-    """The left operand of columns in runs, as `mt::Grouped` reads it: for each value of the axes before the last of k what all runs read,
-    side by side. Gives the text of its `mt::Side`."""
+    """Writes the left operand for columns in runs, as `mt::Grouped` reads it: for each value of k's axes but the last, the contiguous
+    elements of all runs. Returns the text of its `mt::Side`."""
     method = p.method
     found = masked(p.left)
     if found is None or p.left.dtype is not p.elements[0]:

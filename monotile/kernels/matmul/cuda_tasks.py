@@ -1,5 +1,5 @@
-"""Stages of one product whose step walks the worker's tasks itself: teams of threads that alternate, or prefetches of the next task's
-operands."""
+"""Stages with a single product whose step loops over the worker's tasks itself: teams of threads that alternate, or prefetches of the next
+task's operands."""
 
 from monotile.codegen.block import READY, BlockEmitter
 from monotile.codegen.stages import product
@@ -10,7 +10,7 @@ from monotile.plan.nodes import Stage
 
 
 def write_tasks(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> bool:
-    """The stage's function, if it is such a stage."""
+    """Writes the stage's function, if the stage is of this kind."""
     method = stage.steps[0].method
     if method.teams > 1:
         _teams(e, stage, axes)
@@ -20,7 +20,7 @@ def write_tasks(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> bool:
 
 
 def _teams(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
-    """The same with teams of its threads, which take the tasks in turn. A profile has the time of all of them as one."""
+    """The function with teams of threads that take the tasks in turn. A profile records the time of all teams as one."""
     workers = e.plan.launch.workers
     teams = stage.steps[0].method.teams
     with e.function(stage.name, axes, e.passed):
@@ -43,7 +43,7 @@ def _teams(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
 
 
 def _in_a_row(e: BlockEmitter, stage: Stage, axes: tuple[str, ...]) -> None:
-    """The same where a task of the one step asks for operands of the next."""
+    """The function whose tasks prefetch the operands of the next one."""
     workers = e.plan.launch.workers
     step = stage.steps[0]
     assert isinstance(step.method, Matmul)

@@ -12,9 +12,9 @@ from monotile.choice.spec import Value
 from monotile.ir.expr import Axis, CountTensor, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
-from monotile.kernels.common.held_rows import row_work
 from monotile.kernels.common.moments import moments
 from monotile.kernels.common.product import Product, product_of
+from monotile.kernels.common.register_rows import row_work
 from monotile.kernels.common.rowwise import Rowwise
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
@@ -57,8 +57,8 @@ def tiled(c: Compute, context: Context) -> bool:
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """The best way to cut a group that begins with a product and has an element-wise or row-wise epilogue, or is a gate; none where it
-    is not, or there is no way."""
+    """The best draft of a group that begins with a product and has an element-wise or row-wise epilogue, or is a gate; none otherwise, or
+    if there is no way."""
     gate, target = group.match if isinstance(group.match, Gate) else None, context.target
     anchor = gate.sums[0] if gate else group.steps[0][0]
     if not isinstance(anchor, Compute):
@@ -229,7 +229,7 @@ def _choices_of(way: Way, problem: Problem, out: float, target: Target) -> Itera
 
 
 def _beyond_run(c: Matmul, p: Product) -> bool:
-    """Whether a block has more than a task may take, where another has not."""
+    """Whether a block has more rows or columns than a task may have, although a smaller block is possible."""
     rows, columns = (cost.round_up(g, least) for g, least in ((p.grain_m, 64), (p.grain_n, EVEN)))
     return c.runs == 1 and bool(
         (rows and c.block_m > rows) or (columns and c.block_n > max(columns, LEAST_COLUMNS))
@@ -261,7 +261,7 @@ def _finished(
 
 
 def _rounds(size: Size, method: Matmul, tile: tuple[int, int], target: Target) -> int:
-    """The most tasks that a worker has."""
+    """The largest number of tasks of a worker."""
     tasks = size.batches // method.runs * -(-size.m // tile[0])
     tasks *= -(-size.n * method.runs // tile[1])
     return -(-tasks // target.workers)
@@ -270,8 +270,8 @@ def _rounds(size: Size, method: Matmul, tile: tuple[int, int], target: Target) -
 def regions(
     p: Product, size: Size, method: Matmul, target: Target, even: int = EVEN
 ) -> Iterable[tuple[int, int]]:
-    """Each once: rows and columns of a task: a block, or less of it where tasks divide these evenly, or more tasks in as many waves.
-    even: columns of which a task has whole groups."""
+    """Candidate rows and columns of a task: a block, or less of it where tasks divide these evenly, or more tasks in as many waves. even: a
+    task's columns are a multiple."""
     if method.instruction == "words":
         found = word_regions(size, method, target)
         return dict.fromkeys(
@@ -301,8 +301,8 @@ def regions(
 def _product_dims(
     c: Compute, p: Product, tiles: tuple[int, int], target: Target, products: int
 ) -> tuple[Dim, ...]:
-    """Batches, rows, columns. Consecutive tasks have the same rows; or, where the columns' operand would be read from memory again for
-    each of these, the same columns."""
+    """The dims: batches, rows, columns. Consecutive tasks have the same rows; or the same columns, if the columns' operand would otherwise
+    be read from memory again for each of them."""
     batch = tuple(Dim((a,), c.axes[a].extent, 1, i) for i, a in enumerate(p.batch))
     extents = [math.prod(c.axes[a].extent for a in axes) for axes in (p.m, p.n)]
     tiles = (tiles[0], tiles[1] // products)

@@ -59,7 +59,8 @@ def gate(result: Compute, product: Compute) -> Gate | None:
 
 
 def _places(result: Compute, made: Tensor) -> list[tuple[Expr, ...]]:
-    """Where `result` reads `made`, in order: nowhere, if not at equal positions of parts that are apart along one dimension."""
+    """The indices at which `result` reads `made`, in order; () unless they are equal positions of parts that are separate along one
+    dimension."""
     found = list(dict.fromkeys(x.index for x in loads(result.body) if x.tensor == made))
     if not found or any(loads(i) for i in found[0]):
         return []
@@ -138,14 +139,14 @@ def sums_of(step: Step, statements: Statements) -> tuple[Compute, ...]:
 
 
 def sums_in(made: Sequence[Compute | Scatter]) -> tuple[Compute, ...]:
-    """The same. made: the step's computes up to its anchor."""
+    """The same as `sums_of`. made: the step's computes up to its anchor."""
     found = gate_in(made)
     anchor = made[-1]
     return found.sums if found else (anchor,) if isinstance(anchor, Compute) else ()
 
 
 def gate_in(made: Sequence[Compute | Scatter]) -> Gate | None:
-    """The gate that the last of `made` is, for the product before it."""
+    """The gate that the last of `made` is, of the product before it."""
     match made:
         case [Compute() as product, Compute() as result] if result.combiner is None:
             return gate(result, product)

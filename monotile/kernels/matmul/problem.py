@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from monotile.kernels.common.held_rows import RowWork
 from monotile.kernels.common.product import Product
+from monotile.kernels.common.register_rows import RowWork
 
 
 @dataclass(frozen=True, slots=True)

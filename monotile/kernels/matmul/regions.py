@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from monotile.kernels.common.cost import round_up
 from monotile.kernels.matmul.method import Matmul
-from monotile.kernels.matmul.next_panel import LINE
+from monotile.kernels.matmul.panel_prefetch import LINE
 from monotile.kernels.matmul.problem import Problem, Size
 from monotile.targets.target import Target
 
@@ -14,7 +14,7 @@ EACH = 4  # tasks of a worker, so that its part of the right operand stays in it
 
 
 def cpu_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, int]]:
-    """Rows and columns of a task, of a few a worker: from all rows of few columns to all columns of few rows."""
+    """Candidate rows and columns of a task, with a few tasks per worker: from all rows of few columns to all columns of few rows."""
     tasks = _tasks(size, target)
     for down in range(1, tasks + 1):
         rows = round_up(-(-size.m // down), c.block_m)

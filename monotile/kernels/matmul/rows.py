@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from monotile.ir.program import Compute
-from monotile.kernels.common.held_rows import MOST_WORDS, RowWork, even
 from monotile.kernels.common.moments import moments
 from monotile.kernels.common.product import Product
+from monotile.kernels.common.register_rows import MOST_WORDS, RowWork, even
 from monotile.kernels.common.rowwise import Rowwise, rowwise
 from monotile.kernels.group import Group
 from monotile.kernels.matmul.method import Matmul, MatmulRows
@@ -49,7 +49,7 @@ def shares(work: RowWork, last: int, threads: int, rows: int) -> Iterator[Share]
 
 
 def finish_seconds(work: RowWork, share: Share, rows: int, threads: int, target: Target) -> float:
-    """Seconds of so many rows whose sums are on chip: groups of lanes take them round after round."""
+    """Seconds of the row-wise epilogue of `rows` rows whose sums are on chip: groups of lanes process them in rounds."""
     groups = threads // share.lanes
     return -(-rows // groups) * work.further_round(share, groups, target)
 

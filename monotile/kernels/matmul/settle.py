@@ -10,7 +10,7 @@ from monotile.kernels.common.epilogue import epilogue_of
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Settling
 from monotile.kernels.matmul.method import Matmul, MatmulRows
-from monotile.kernels.matmul.next_panel import asked
+from monotile.kernels.matmul.panel_prefetch import prefetches_of
 from monotile.kernels.matmul.sides import exact_sides
 from monotile.kernels.matmul.tiles import first_sides, in_one_chunk, tile_sides, tiles_of
 from monotile.plan.nodes import Method, Prefetch
@@ -34,7 +34,7 @@ def settle(where: Settling) -> Method:
             if m == before:
                 break
         tiles = tiles_of(site, anchor, m)
-        ahead = asked(tiles, first_sides(tiles, lines)[1], m.right.copy)
+        ahead = prefetches_of(tiles, first_sides(tiles, lines)[1], m.right.copy)
         own = (Prefetch("own", "block"),) if tiles.at_once else ()
         return msgspec.structs.replace(m, prefetch=(*ahead, *own))
     left, right = exact_sides(where.step, view)

@@ -1,9 +1,5 @@
-"""Products that add 32 bits along k at a time to each sum, two bfloat16 or four 8-bit integers, on CPUs with tiles (AMX, Intel's
-Architecture Instruction Set Extensions reference, chapter 3).
-
-A block is 32 x 32 sums and 64 bytes along k: four tiles of sums, two of each operand. The right one is packed into panels of words
-(x86's VNNI order).
-"""
+"""Word-panel products: each instruction adds 32 bits along k to a sum, two bfloat16 or four 8-bit integers, on CPUs with AMX tiles (Intel's
+Architecture Instruction Set Extensions reference, chapter 3). The panels have the VNNI layout."""
 
 from collections.abc import Iterator
 
@@ -22,7 +18,7 @@ CHUNK_BYTES = 1024  # of a line of a chunk: a panel of it stays in the first-lev
 
 
 def word_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
-    """A block of all lines that tiles take, where the target has such instructions."""
+    """A block of as many lines as the tiles have, if the target has such instructions."""
     if not by_words(p.dtype, target.instructions):
         return
     packed, depth = Operand("none", 1, "element"), CHUNK_BYTES // p.dtype.itemsize
@@ -36,14 +32,13 @@ def word_blocks(p: Product, size: Size, target: Target) -> Iterator[Matmul]:
 
 
 def _within(near: int, most: int, step: int) -> int:
-    """The largest chunk of whole steps, of at most `most` values of k, that divides the number of contiguous ones; 0 where none does."""
+    """The largest chunk of whole steps, of at most `most` values of k, that divides the number of contiguous ones; 0 if none does."""
     return next((d for d in range(most, 0, -step) if near and near % d == 0), 0)
 
 
 def word_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, int]]:
-    """Rows and columns of a task: as many tasks as workers, or a few times these, in rows and columns of tasks. The more there are, the
-    more often an operand is packed.
-    """
+    """Candidate rows and columns of a task: as many tasks as workers, or a few times as many. With more tasks an operand is packed more
+    often."""
     for times in (1, 2, 4):
         tasks = -(-times * target.workers // size.batches)
         for down in (d for d in range(1, tasks + 1) if tasks % d == 0):
@@ -52,14 +47,14 @@ def word_regions(size: Size, c: Matmul, target: Target) -> Iterator[tuple[int, i
 
 
 def packed_lines(c: Matmul, task: Size) -> int:
-    """Lines that a task packs, each once for every rectangle of sums."""
+    """The number of lines that a task packs, each once for every rectangle of sums."""
     rows, columns = held_sums(c, task.m, task.n, SUM_BYTES)
     left = 0 if c.left.copy == "direct" else task.m * -(-task.n // columns)
     return left + (0 if c.right.copy == "panels" else task.n * -(-task.m // rows))
 
 
 def why_not_words(m: Matmul, element: DType, target: Target) -> str:
-    """Why no instructions multiply such blocks; "" where they do."""
+    """Why no instruction multiplies such blocks; "" if one does."""
     if not by_words(element, target.instructions):
         return f"there are none of {element}"
     if m.block_m not in (16, 32) or m.block_n != COLUMNS:

@@ -2,7 +2,7 @@
 
 import math
 
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.lines import Lines
 from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import exact_width
@@ -21,7 +21,8 @@ from monotile.targets.target import Target
 
 
 def check(c: Checked) -> None:
-    """Lanes, outputs and windows share the task's part evenly."""
+    """Fails unless lanes, outputs and windows divide the task's outputs and terms evenly, and the step's prefetches and pinned weights are
+    possible."""
     stage, step, anchor, target = c.stage, c.step, c.anchor, c.target
     r = step.method
     assert isinstance(r, Reduce)
@@ -65,10 +66,10 @@ def check(c: Checked) -> None:
 
 
 def _at_once(c: Checked, r: Reduce) -> str:
-    """What is wrong with what a lane, or a group of them, has at once; "" for nothing."""
+    """Why a lane, or a group of lanes, cannot have so many outputs, vectors or rows at once; "" if it can."""
     anchor = c.anchor
     assert isinstance(anchor, Compute)
-    if (ends := own_ends(anchor)) is not None:
+    if (ends := segment_ends(anchor)) is not None:
         alike = r.outputs == 1 or anchor.axes[-1] not in ends.axes
         if r.vector * r.windows * r.together * r.runs > 1 or not alike:
             return "each output has ends of its own"
@@ -107,7 +108,7 @@ def _at_once(c: Checked, r: Reduce) -> str:
 
 
 def _why_not_several(c: Checked, r: Reduce) -> str:
-    """What is wrong with several outputs of a thread that have ends of their own; "" for nothing."""
+    """Why a thread cannot have so many outputs of a segmented reduction at once; "" if it can."""
     anchor = c.anchor
     assert isinstance(anchor, Compute)
     if r.lanes > 1 or len(r.at_once) != len(c.step.dims) or min(r.at_once) < 1:
@@ -118,22 +119,22 @@ def _why_not_several(c: Checked, r: Reduce) -> str:
 
 
 def why_not_late(stage: Stage, _statements: Statements) -> str | None:
-    """Weights are asked for before the hand-off; else there is nothing to do before it."""
+    """A stage may wait late if its first step prefetches weights; otherwise there is nothing to do before the hand-off."""
     if stage.steps[0].method.ahead("stage"):
         return None
     return "it prefetches no weights"
 
 
 def _side_by_side(r: Reduce, target: Target) -> bool:
-    """Whether outputs that lie side by side are one thread's, or those of lanes a part of a warp apart."""
+    """Whether contiguous outputs belong to one thread, or to lanes that are at most a warp apart."""
     if r.lanes == 1:
         return r.vector == 1
     return r.vector == r.windows == 1 and target.threads <= r.lanes * target.warp
 
 
 def _whole_windows(r: Reduce, dims: tuple[Dim, ...]) -> bool:
-    """Whether the windows, and the outputs of each, divide the last two dims and their tiles, or the windows are fewer than a whole dim has; the last one is
-    the last axis."""
+    """Whether windows, and the outputs of each, divide the last two dims and their tiles. Where a task has all of the windows' dim, only
+    the outputs have to. The last dim is the last axis."""
     if not r.side_by_side or len(dims) < 2 or dims[-1].axes != (dims[-2].axes[-1] + 1,):
         return False
     slid, last = dims[-2:]

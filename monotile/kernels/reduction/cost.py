@@ -4,7 +4,7 @@ import functools
 import math
 
 from monotile.analysis.affine import offset
-from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.ir.expr import Axis, children, loads, walk
 from monotile.ir.program import Compute
@@ -21,23 +21,24 @@ FEW = 64  # terms, up to which vectors of outputs are as good as those of terms
 
 @functools.lru_cache(maxsize=4096)
 def _on_cpu(s: Compute, inner: Axis, tiles: RegisterTiles) -> tuple[float, float]:
-    """Operations besides the arithmetic, of each term and of each output: elements that are gathered, and the lanes of an output that come together.
-    inner: the axis along which terms are neighbours. Vectors run along it or along the outputs, about as `simd_of` decides where memory is known."""
+    """Operations per term and per output besides the arithmetic: gathers, and the horizontal combination of vector lanes. inner: the axis
+    along which terms are contiguous. Whether vectors run along it or along the outputs is estimated as in `simd_of`, which knows the memory
+    layout."""
     terms, outputs = _vectors(s, inner), _vectors(s, s.axes[-1]) if s.axes else 1
-    across = 1 < outputs and terms <= outputs and terms < FEW and own_ends(s) is None
+    across = 1 < outputs and terms <= outputs and terms < FEW and segment_ends(s) is None
     axis = s.axes[-1] if across else inner
     apart = sum(abs(offset(x).coefficient(axis)) > 1 for x in distinct_loads(s.body))
     return tiles.gather * apart, 0.0 if across else tiles.together
 
 
 def _vectors(s: Compute, axis: Axis) -> int:
-    """What a vector along `axis` is worth: its iterations, 1 where some load skips too much."""
+    """The benefit of vectors along `axis`: its extent, or 1 if a load skips too many elements."""
     steps = [abs(offset(x).coefficient(axis)) for x in loads(s.body)]
     return 1 if max(steps, default=0) > SKIPPED else axis.extent
 
 
 def access(s: Compute, method: Reduce, extents: Extents, after: float, target: Target) -> Access:
-    """How threads walk a task with these extents. after: operations that follow an output."""
+    """How threads access a task with these extents. after: operations that follow an output."""
     outputs = product(extents, s.axes)
     width = method.outputs if method.outputs > 1 else method.vector
     if method.by_columns:
@@ -63,7 +64,7 @@ def access(s: Compute, method: Reduce, extents: Extents, after: float, target: T
 
 
 def _beside(s: Compute, method: Reduce, target: Target) -> tuple[float, float]:
-    """Operations besides the arithmetic, of each term and of each output."""
+    """Operations per term and per output besides the arithmetic."""
     tiles = target.model.register_tiles
     if tiles is not None:
         return _on_cpu(s, s.reduce[method.order[-1]], tiles)
@@ -72,7 +73,7 @@ def _beside(s: Compute, method: Reduce, target: Target) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=4096)
 def _places(s: Compute) -> float:
-    """About how many operations a lane has for the place of a vector: the number of it taken apart, and what indices and conditions are made of."""
+    """About how many operations a lane needs per vector for its reduce indices, and for the indices and conditions made of them."""
     found = {x for x in walk(s.body) if children(x) and not x.dtype.is_float}
     return DIVISION * (len(s.reduce) - 1) + len(found) if len(s.reduce) > 1 else 0.0
 
@@ -80,8 +81,8 @@ def _places(s: Compute) -> float:
 def each_thread_seconds(
     s: Compute, method: Reduce, outputs: float, after: float, target: Target, requests: float = 1.0
 ) -> float:
-    """What a worker takes for `outputs` outputs of which every thread makes some by itself. after: operations that follow one of
-    them. requests: how many times those of neighbours a warp's are."""
+    """Seconds of a worker for `outputs` outputs, each computed by a single thread. after: operations that follow an output. requests:
+    memory requests of a warp, as a multiple of those for contiguous outputs."""
     model = fitted(target.model.reduction)
     found, inner = sliding(s), s.reduce[method.order[-1]].extent
     rows = math.prod(r.extent for r in s.reduce) / inner * share_of_terms(s)

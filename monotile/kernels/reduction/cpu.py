@@ -1,4 +1,4 @@
-"""Reductions on the CPU: lanes of partial results along the terms, or a strip of neighbouring outputs."""
+"""Reductions on the CPU: vectors along the terms of an output, or along a strip of neighbouring outputs."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -8,7 +8,7 @@ import msgspec
 
 from monotile.analysis.affine import normalised_indices
 from monotile.analysis.encoding import coded_sides
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.base import plus
 from monotile.codegen.loops import Loops, Row, Walk
 from monotile.codegen.site import Point, Site, ordered, unflatten
@@ -21,7 +21,7 @@ from monotile.kernels.common.cpu_columns import MOST_HELD, hold_columns, of_colu
 from monotile.kernels.common.cpu_decode import write_decoded
 from monotile.kernels.reduction.cpu_windows import write_windows
 from monotile.kernels.reduction.method import AlongOutputs, AlongTerms, Reduce
-from monotile.kernels.reduction.own_ends import write_ends
+from monotile.kernels.reduction.segmented import write_ends
 from monotile.kernels.reduction.simd import (
     POSITIONS,
     adds_floats,
@@ -38,7 +38,7 @@ _SIMD = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A loop over terms: `variable` runs from 0 over all that `walk` has."""
+    """A loop over terms: `variable` runs from 0 to the count of `walk`, whose first position is added to it."""
 
     variable: Axis
     walk: Walk
@@ -49,7 +49,7 @@ class Terms:
 
 
 def write(e: Loops, site: Site) -> None:
-    """Write a step whose anchor is a reduction."""
+    """Writes a step whose anchor is a reduction."""
     c, method = site.anchor, site.step.method
     assert isinstance(method, Reduce)
     if not isinstance(c, Compute) or c.combiner is None:
@@ -73,7 +73,7 @@ def _kind(e: Loops, c: Compute) -> str:
 
 
 def _accumulate(e: Loops, site: Site, c: Compute, order: list[Axis], simd: AlongTerms) -> str:
-    """Write the reduction at one output; gives the text of its result."""
+    """Writes the reduction of one output. Returns the text of its result."""
     assert c.combiner is not None
     point = site.point
     if c.combiner in POSITIONS:
@@ -81,7 +81,7 @@ def _accumulate(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Along
     total = e.writer.fresh("s")
     e.writer.write(f"{_kind(e, c)} {total} = {bare(literal(identity(c.combiner, c.body.dtype)))};")
     walks = [e.walked(a, site) for a in order]
-    if (ends := own_ends(c)) is not None:
+    if (ends := segment_ends(c)) is not None:
         first, end = write_ends(e, ends, point)
         start = Axis(first, order[0].extent) if first.isidentifier() else idx(int(first))
         walks = [Walk(start, e.short(f"{end} - {first}"))]
@@ -110,7 +110,7 @@ def _nest(
     total: str,
     simd: AlongTerms,
 ) -> None:
-    """Write `loops`, one inside the other and the last over `last`, which add to `total`."""
+    """Writes the nested `loops`, of which the innermost runs over `last`, and adds their terms to `total`."""
     first, *rest = loops
     if not rest:
         _run(e, c, point, [last], replace(first, variable=flattened([last])), total, simd)
@@ -124,7 +124,7 @@ def _nest(
 
 @contextmanager
 def _partial(e: Loops, c: Compute, total: str, *, wanted: bool) -> Generator[str]:
-    """The name of a partial sum that is added to `total` at the end; that of `total` if none is wanted, or it is no float sum."""
+    """Declares a partial sum that is added to `total` at the end, if one is wanted and floats are added; otherwise yields `total` itself."""
     if not wanted or not adds_floats(c):
         yield total
         return
@@ -143,7 +143,7 @@ def _run(
     total: str,
     simd: AlongTerms,
 ) -> None:
-    """Write the innermost loop of a reduction over `axes`, flattened to that of `terms`."""
+    """Writes the innermost loop of a reduction, over `axes` flattened to the variable of `terms`."""
     assert c.combiner is not None
     parts = simd.parts
     real, kind = c.body.dtype.is_float, _kind(e, c)
@@ -197,7 +197,7 @@ def _run(
 
 
 def _product_of_lines(e: Loops, c: Compute, body: Expr, along: Axis, count: str) -> str:
-    """Text of the sum of `body`, a product of two lines, over so many values of `along`."""
+    """Text of the dot product `body` of two contiguous lines, over `count` values of `along`."""
     sides = lines_of(c, body, along, e.lines)
     assert sides is not None
     a, b = (SMALL_FLOATS.get(x.dtype) or SUFFIX[x.dtype] for x in sides)
@@ -207,7 +207,8 @@ def _product_of_lines(e: Loops, c: Compute, body: Expr, along: Axis, count: str)
 
 
 def _decoded(e: Loops, c: Compute, at: Point, count: int, total: str, simd: AlongTerms) -> None:
-    """Decode so many terms of the factor that is stored as codes, and multiply them with the other. at: the point at position `k` of them."""
+    """Writes the decoding of `count` terms of the factor that is stored as codes, and their multiplication with the other factor. at: the
+    reduction's point, with the term as variable `k`."""
     (found,) = coded_sides(c)
     assert isinstance(c.body, Binary)
     sides = [substitute(side, dict(at)) for side in (c.body.a, c.body.b)]
@@ -225,7 +226,7 @@ def _decoded(e: Loops, c: Compute, at: Point, count: int, total: str, simd: Alon
 
 
 def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
-    """Write an argmax or argmin: the first of equals, NaN before everything else."""
+    """Writes an argmax or argmin: of equal values the first, and NaN before all others."""
     sign = ">" if c.combiner == "argmax" else "<"
     kind = e.values[c.body.dtype]
     extreme = identity("max" if c.combiner == "argmax" else "min", c.body.dtype)
@@ -251,7 +252,7 @@ def _position(e: Loops, c: Compute, point: Point, order: list[Axis]) -> str:
 
 
 def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: AlongOutputs) -> None:
-    """Write a reduction in strips of outputs along the innermost range."""
+    """Writes a reduction in strips of outputs along the innermost range."""
     *outer, last = ordered(site)
     variable, origin, at, uses = outputs_along(site, c, last)
     axis = c.axes[last.dim.axes[-1]]
@@ -288,8 +289,8 @@ def _side_by_side(e: Loops, site: Site, c: Compute, order: list[Axis], simd: Alo
 def _add_all(
     e: Loops, c: Compute, here: Point, loops: list[Terms], strip: Strip, parts: tuple[Axis, int]
 ) -> None:
-    """Write `loops`, which combine all terms with a strip. parts: the axis of the last one, and of how many terms sums are that come first,
-    by way of a strip of these; 0 for none."""
+    """Writes `loops`, which combine all terms with a strip. parts: the axis of the last loop, and the number of terms that are first added
+    to a strip of partial sums; 0 for no partial sums."""
     (axis, most), last = parts, loops[-1]
     if not most:
         with _opened(e, loops[:-1]):
@@ -319,7 +320,7 @@ def _opened(e: Loops, loops: list[Terms]) -> Generator[None]:
 
 
 def _write_strip(e: Loops, c: Compute, strip: Strip) -> None:
-    """Write the array of a strip, with the combiner's identity in it."""
+    """Declares a strip's array, filled with the combiner's identity."""
     assert c.combiner is not None
     first = bare(literal(identity(c.combiner, c.body.dtype)))
     e.writer.write(f"{strip.kind} {strip.name}[{strip.lane.extent}];")
@@ -328,7 +329,7 @@ def _write_strip(e: Loops, c: Compute, strip: Strip) -> None:
 
 
 def _add_terms(e: Loops, c: Compute, point: Point, over: Axis, count: str, strip: Strip) -> None:
-    """Write the loop over `count` values of `over` that combines a term with each partial result of a strip."""
+    """Writes the loop over `count` values of `over`, which combines one term with each partial result of a strip."""
     assert c.combiner is not None
     combiner, lane = c.combiner, strip.lane
 

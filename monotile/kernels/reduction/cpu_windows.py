@@ -1,4 +1,5 @@
-"""A reduction over windows: sums in registers, for several positions where all terms of a row count for all of them, else for one."""
+"""Windows of a depthwise convolution on the CPU: sums in registers, for several positions at once where windows are complete, otherwise for
+one."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ Finish = Callable[[Point, Strip], None]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Texts of the first of so many rows, or terms of a row, that count."""
+    """Texts of the first and the number of the live rows of a window, or terms of a row."""
 
     first: str
     count: str
@@ -27,7 +28,7 @@ class _Part:
 def write_windows(
     e: Loops, site: Site, c: Compute, order: list[Axis], channels: int, finish: Finish
 ) -> None:
-    """channels: whose sums are kept at a time. finish: writes what follows a strip of sums."""
+    """Writes the step. channels: the length of a strip, whose sums are kept at a time. finish: writes the epilogue of a strip of sums."""
     found = windows_of(site, c, order, e.lines)
     assert found is not None
     *outer, places, last = ordered(site)
@@ -73,7 +74,7 @@ def write_windows(
 
 
 def _counting(e: Loops, conditions: tuple[Expr, ...], point: Point, axis: Axis) -> _Part:
-    """The values of `axis` for which all conditions hold: neighbours."""
+    """Writes the search for the interval of `axis` in which all conditions hold. Returns its texts."""
     if not conditions:
         return _Part("0", str(axis.extent))
     w, first, end = e.writer, e.writer.fresh(axis.name), e.writer.fresh(axis.name)
@@ -91,7 +92,8 @@ def _counting(e: Loops, conditions: tuple[Expr, ...], point: Point, axis: Axis) 
 
 
 def _whole(e: Loops, site: Site, term: Axis, places: Range, found: Windows) -> tuple[str, str]:
-    """The first place for which all terms of a row count, and the one behind the last."""
+    """Writes the search for the positions whose windows have all terms of a row. Returns the texts of the first and of the one after the
+    last."""
     w, count = e.writer, e.count(places)
     begin, end = w.fresh("place"), w.fresh("place")
 
@@ -117,7 +119,7 @@ def _all(e: Loops, conditions: tuple[Expr, ...], point: Point) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Calls of `window.h` for a strip of the place `first` and its neighbours. point: of channel `j` of the strip."""
+    """Calls of `window.h` for a strip at the position `first` and its neighbours. point: of channel `j` of the strip."""
 
     e: Loops
     c: Compute
@@ -128,7 +130,7 @@ class _Call:
     strip: Strip
 
     def write(self, tile: tuple[int, int], rows: _Part, terms: _Part) -> None:
-        """tile: places, and vectors of channels, whose sums registers hold."""
+        """tile: positions, and vectors of channels, whose sums are in registers."""
         sides = (self.found.image, self.found.factor)
         types = [SMALL_FLOATS.get(x.dtype) or SUFFIX[x.dtype] for x in sides]
         name = self.e.kernel(
@@ -141,7 +143,7 @@ class _Call:
         )
 
     def _side(self, x: Load, rows: _Part, terms: _Part) -> str:
-        """Texts of where its first row begins, and of its steps."""
+        """Texts of the address of the operand's first row, and of its strides."""
         moved = substitute(x, dict(self.point))
         inner = [*self.order, self.strip.lane]
         start: dict[str, Expr] = {a.name: idx(0) for a in inner}

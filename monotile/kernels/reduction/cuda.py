@@ -1,10 +1,10 @@
-"""A reduction step, in the form that its method gives."""
+"""A reduction step on CUDA, dispatched by its method."""
 
 from monotile.codegen.block import READY, BlockEmitter
 from monotile.codegen.site import Site
 from monotile.kernels.reduction.cuda_columns import write_columns
-from monotile.kernels.reduction.cuda_held import write_weights_early
 from monotile.kernels.reduction.cuda_lanes import write_lanes
+from monotile.kernels.reduction.cuda_register_weights import write_weight_prefetch
 from monotile.kernels.reduction.cuda_slots import write_slots
 from monotile.kernels.reduction.cuda_windows import write_windows
 from monotile.kernels.reduction.method import Reduce
@@ -12,7 +12,7 @@ from monotile.kernels.reduction.weights import weights_of
 
 
 def write(e: BlockEmitter, site: Site) -> None:
-    """A reduction of any form, once what it reads is there."""
+    """Writes a reduction step, after its operands are available."""
     method = site.step.method
     assert isinstance(method, Reduce)
     if method.by_columns:
@@ -30,6 +30,6 @@ def write(e: BlockEmitter, site: Site) -> None:
 
 
 def write_prefetch(e: BlockEmitter, site: Site, number: int) -> None:
-    """Asks for the weights of a step before the stage's first one."""
+    """Writes the prefetch of a step's weights into registers, before the stage's first step."""
     wanted = weights_of(site.step, e.computes, e.weights)
-    e.prefetched[site.step] = write_weights_early(e, site, wanted, f"weights_{number}")
+    e.prefetched[site.step] = write_weight_prefetch(e, site, wanted, f"weights_{number}")

@@ -1,13 +1,13 @@
-"""A reduction across rows of a matrix whose columns are the outputs: a vector times a row-major matrix.
+"""A reduction across the rows of a matrix whose columns are the outputs: a vector times a row-major matrix.
 
-Neighbouring threads have neighbouring vectors of outputs. The lanes of an output have different rows, and combine in on-chip memory.
+Neighbouring threads have neighbouring vectors of outputs. The lanes of an output have different rows, and are combined in on-chip memory.
 """
 
 import math
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
@@ -19,7 +19,7 @@ from monotile.kernels.common.cuda_live import is_live, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
 from monotile.kernels.reduction.method import Reduce, ReduceMoments
-from monotile.kernels.reduction.own_ends import write_ends
+from monotile.kernels.reduction.segmented import write_ends
 
 
 def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -59,12 +59,12 @@ def write_columns(e: VectorEmitter, site: Site, method: Reduce) -> None:
 def _accumulate(
     e: VectorEmitter, site: Site, method: Reduce, op: str, across: int, width: int, vectors: int
 ) -> None:
-    """A thread's rows of its vector of columns."""
+    """Writes the loop that adds a thread's rows to its vector of columns."""
     anchor, w = site.anchor, e.writer
     assert isinstance(anchor, Compute)
     axes = [anchor.reduce[p] for p in method.order]
     rows = math.prod(a.extent for a in axes)
-    ends = own_ends(anchor)
+    ends = segment_ends(anchor)
     with ExitStack() as stack:
         w.write(f"const idx vector = round * {across} + column;")
         w.define("vector")
@@ -75,7 +75,7 @@ def _accumulate(
         near = len(axes) == 1 and axes[0].name in site.spans
         if ends is not None:
             at = placed(site.point, spread(first, site.ranges))
-            there = stack.enter_context(_own_rows(e, method, write_ends(e, ends, at)))
+            there = stack.enter_context(_segment_rows(e, method, write_ends(e, ends, at)))
         else:
             walk = _live_rows if near else _rows
             there = stack.enter_context(walk(e, site, method, axes))
@@ -98,7 +98,7 @@ def _accumulate(
 
 @contextmanager
 def _rows(e: VectorEmitter, site: Site, method: Reduce, axes: Sequence[Axis]) -> Generator[str]:
-    """A block for each of a thread's rows; all of them count."""
+    """A loop over the thread's rows. Yields the text of a row's condition, here none."""
     w, rows = e.writer, math.prod(a.extent for a in axes)
     begin, end = live_turns(e, site, axes, -(-rows // method.lanes), method.lanes)
     with ExitStack() as stack:
@@ -112,8 +112,8 @@ def _rows(e: VectorEmitter, site: Site, method: Reduce, axes: Sequence[Axis]) ->
 
 
 @contextmanager
-def _own_rows(e: VectorEmitter, method: Reduce, ends: tuple[str, str]) -> Generator[str]:
-    """The same for those between the ends of the thread's outputs."""
+def _segment_rows(e: VectorEmitter, method: Reduce, ends: tuple[str, str]) -> Generator[str]:
+    """The same over the rows between the ends of a segmented reduction."""
     w, (first, end) = e.writer, ends
     head = f"for (idx row = {first} + row_lane; row < {end}; row += {method.lanes})"
     with w.open(head, ["row"], fence=True) as block:
@@ -125,8 +125,8 @@ def _own_rows(e: VectorEmitter, method: Reduce, ends: tuple[str, str]) -> Genera
 def _live_rows(
     e: VectorEmitter, site: Site, method: Reduce, axes: Sequence[Axis]
 ) -> Generator[str]:
-    """The same for live ones, whose loads are on their way together up to the last: a row behind it is read as that. Gives the text of
-    whether a row counts."""
+    """The same over live rows, `unroll` of them with their loads in flight together; a row beyond the last is the last one again. Yields
+    the text of whether the row counts."""
     w, span = e.writer, site.spans[axes[0].name]
     begin, end = live_turns(e, site, axes, -(-axes[0].extent // method.lanes), method.lanes)
     first, last = bare(e.index(span.first)), bare(e.index(span.end))

@@ -1,4 +1,4 @@
-"""How the device library calls a step's combiner for partial results, and the epilogue of the result."""
+"""The device library's combiner of a reduction step, and the epilogue of its result."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,14 +14,14 @@ from monotile.kernels.reduction.method import Reduce, ReduceMoments
 
 
 def combiner_of(anchor: Compute, method: Reduce) -> str:
-    """The type of the combiner."""
+    """The C++ type of the combiner."""
     if isinstance(method, ReduceMoments):
         return "mt::SumAndSquares"
     return f"mt::{COMBINER[str(anchor.combiner)]}<{VALUES[anchor.body.dtype]}>"
 
 
 def finish(e: Emitter, site: Site, point: Mapping[str, Expr], text: str, dtype: DType) -> None:
-    """Stores the result at `point`, a combiner's part or its value, and what follows it."""
+    """Stores the result `text` at `point`, and writes its epilogue. Of a sum and its squares `text` is the combined partial result."""
     method = site.step.method
     if not isinstance(method, ReduceMoments):
         e.finish(site, point, text, dtype)

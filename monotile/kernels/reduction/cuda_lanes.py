@@ -8,7 +8,7 @@ once.
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
-from monotile.analysis.ends import OwnEnds, own_ends
+from monotile.analysis.ends import SegmentEnds, segment_ends
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
@@ -30,11 +30,11 @@ from monotile.kernels.common.cuda_threads import inside, placed, spread
 from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
 from monotile.kernels.reduction.form import Form, form_of
 from monotile.kernels.reduction.method import Reduce, ReduceMoments
-from monotile.kernels.reduction.own_ends import LIVE, own_terms, write_ends
+from monotile.kernels.reduction.segmented import LIVE, segment_terms, write_ends
 
 
 def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
-    """`lanes` neighbouring threads an output, several outputs at the same time."""
+    """Writes a reduction by groups of `lanes` neighbouring threads, several outputs at the same time."""
     form = form_of(site.anchor, site.step.dims, method, e.plan.launch.threads)
     anchor = form.anchor
     op = combiner_of(anchor, method)
@@ -63,7 +63,7 @@ def write_lanes(e: VectorEmitter, site: Site, method: Reduce) -> None:
 
 
 def write_groups(e: VectorEmitter, form: Form) -> None:
-    """A thread's group, and its lane there."""
+    """Declares a thread's group, and its lane in the group."""
     text = f"const idx group_lane = threadIdx.x % {form.lanes}, group = threadIdx.x / {form.lanes};"
     e.writer.write(text)
     e.writer.define("group_lane")
@@ -71,12 +71,12 @@ def write_groups(e: VectorEmitter, form: Form) -> None:
 
 
 def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
-    """Each lane's part of every output."""
-    ends = own_ends(form.anchor)
+    """Writes the loop that adds a lane's terms to its partial result of every output."""
+    ends = segment_ends(form.anchor)
     if isinstance(site.step.method, ReduceMoments):
         _accumulate_moments(e, site, form, op)
         return
-    walk = each_vector(e, site, form) if ends is None else _each_own_term(e, site, form, ends)
+    walk = each_vector(e, site, form) if ends is None else _each_segment_term(e, site, form, ends)
     with walk as point, e.vector(form.width):
         text = bare(e.body(form.anchor.body if ends is None else ends.body, point))
         if form.anchor.combiner in ("argmax", "argmin"):
@@ -93,7 +93,7 @@ def _accumulate(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
 
 
 def _accumulate_moments(e: VectorEmitter, site: Site, form: Form, op: str) -> None:
-    """The same of a sum and its squares: a vector's terms know theirs before they are put to the others."""
+    """The same for a sum and its squares: the moments of a vector's terms are computed first, then combined with the others."""
     w, terms = e.writer, e.writer.fresh("terms")
     with each_vector(e, site, form) as point:
         w.write(f"float {terms}[{form.width}];")
@@ -105,8 +105,8 @@ def _accumulate_moments(e: VectorEmitter, site: Site, form: Form, op: str) -> No
 
 @contextmanager
 def each_vector(e: VectorEmitter, site: Site, form: Form) -> Generator[dict[str, Expr]]:
-    """A block in loops over a lane's vectors, for each of its outputs; gives the axes there. What lies over the last run is
-    taken as the last, but not stored."""
+    """Loops over a lane's vectors, for each of its outputs. Yields the values of the axes there. A run beyond the last is the last one
+    again, and is not stored."""
     w = e.writer
     start, run = Axis("start", form.vectors), Axis("run", form.all_runs)
     with ExitStack() as stack:
@@ -135,10 +135,10 @@ def each_vector(e: VectorEmitter, site: Site, form: Form) -> Generator[dict[str,
 
 
 @contextmanager
-def _each_own_term(
-    e: VectorEmitter, site: Site, form: Form, ends: OwnEnds
+def _each_segment_term(
+    e: VectorEmitter, site: Site, form: Form, ends: SegmentEnds
 ) -> Generator[dict[str, Expr]]:
-    """The same in a loop over a lane's terms of its only output, which has ends of its own."""
+    """The same for a segmented reduction: a loop over the lane's terms of its only output."""
     w, (axis,) = e.writer, form.axes
     with w.open("", fence=True):
         text = form.run("0")
@@ -149,20 +149,20 @@ def _each_own_term(
         where = _clamped(e, site, spread(Axis("run", form.all_runs), site.ranges))
         point = placed(site.point, where) | where
         limits = write_ends(e, ends, point)
-        with own_terms(e, "term", limits, form.unroll, "group_lane", form.lanes):
+        with segment_terms(e, "term", limits, form.unroll, "group_lane", form.lanes):
             yield point | {axis.name: Axis("term", axis.extent)}
 
 
 def _number(form: Form, v: str, u: str) -> str:
-    """Text of the number of the part of output `u` of run `v`."""
+    """Text of the index of the partial result of output `u` of run `v`."""
     if form.together == 1:
         return v if form.runs > 1 else "0"
     return f"{v} * {form.together} + {u}" if form.runs > 1 else u
 
 
 def _clamped(e: VectorEmitter, site: Site, where: dict[str, Expr]) -> dict[str, Expr]:
-    """`where` moved to the last element inside the tensor, if it lies outside: the result is not stored. On chip there is
-    something in either case."""
+    """`where`, clamped to the last element inside the tensor where an operand is read from memory: the result is not stored. On-chip memory
+    may be read anywhere within the tile."""
     out = dict(where)
     for r in site.ranges:
         v = r.variable.name
@@ -175,7 +175,7 @@ def _clamped(e: VectorEmitter, site: Site, where: dict[str, Expr]) -> dict[str, 
 
 
 def _reads_far(e: VectorEmitter, site: Site, variable: Axis) -> bool:
-    """Whether something that depends on `variable` is read from memory, or decides what is read."""
+    """Whether something that depends on `variable` is read from memory, or determines an index."""
     body = site.anchor.body if isinstance(site.anchor, Compute) else site.anchor.value
     for x in loads(body):
         used = {a for i in x.index for a in axes_of(substitute(i, dict(site.point)))}
@@ -185,7 +185,7 @@ def _reads_far(e: VectorEmitter, site: Site, variable: Axis) -> bool:
 
 
 def _finish(e: VectorEmitter, site: Site, form: Form) -> None:
-    """Outputs are finished side by side by the lanes of a group, or one after the other by its only one."""
+    """Writes the epilogue of all outputs: distributed over the lanes of a group, or in sequence by a single lane."""
     w, together = e.writer, form.together
     tests: list[str] = []
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Weights pinned on chip through a loop: as separate tensors there, and the functions that fill them."""
+"""Weights pinned on chip through a loop: each as a separate on-chip tensor, and the functions that fill these."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,9 @@ from monotile.plan.walk import repeats, stages_in
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """`load` of the body of a Reduce step, kept through the Repeat over `loop`, as `image`: rows along the dims `rows`, then the reduce axes in order."""
+class Pinned:
+    """`load` of the body of a Reduce step, kept through the Repeat over `loop` as the on-chip tensor `image`: first the dims `rows`, then
+    the reduce axes in order."""
 
     resident: Resident
     loop: str
@@ -39,7 +40,7 @@ class Kept:
 
     @property
     def within(self) -> Load:
-        """The element of the image, over the variables d0, d1, ... of the step's dims and its reduce axes."""
+        """The load from the image, over the variables d0, d1, ... of the step's dims and its reduce axes."""
         point: Expr = idx(0)
         for a in self.axes:
             point = add(mul(point, idx(a.extent)), a)
@@ -47,20 +48,20 @@ class Kept:
         return Load(self.image, (*rows, point))
 
 
-def kept_of(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> tuple[Kept, ...]:
-    """Everything that the Plan keeps."""
+def pinned_weights(plan: Plan, computes: Mapping[str, Compute | Scatter]) -> tuple[Pinned, ...]:
+    """All pinned weights of the Plan."""
     stages = {s.name: s for s in stages_in(plan.body)}
     residents = [(r, loop.axis) for loop in repeats(plan.body) for r in loop.resident]
     return tuple(
-        kept_through(number, r, loop, stages[r.stage], computes[r.compute])
+        pinned_weight(number, r, loop, stages[r.stage], computes[r.compute])
         for number, (r, loop) in enumerate(residents)
     )
 
 
-def kept_through(
+def pinned_weight(
     number: int, resident: Resident, loop: str, stage: Stage, anchor: Compute | Scatter
-) -> Kept:
-    """What `resident`, the Plan's of that number, keeps through `loop` for the step of `stage` that computes `anchor`."""
+) -> Pinned:
+    """The weight that `resident`, number `number` of the Plan, keeps through `loop` for the step of `stage` that computes `anchor`."""
     step = next(s for s in stage.steps if s.computes[0] == resident.compute)
     assert isinstance(anchor, Compute)
     assert isinstance(step.method, Reduce)
@@ -70,19 +71,19 @@ def kept_through(
     axes = tuple(anchor.reduce[p] for p in order)
     shape = (*(step.dims[k].tile for k in rows), math.prod(a.extent for a in axes))
     image = Tensor(f"{load.tensor.name}_kept{number}", shape, load.dtype)
-    return Kept(resident, loop, stage, load, image, rows, axes)
+    return Pinned(resident, loop, stage, load, image, rows, axes)
 
 
-def from_images(body: Expr, kept: Sequence[Kept]) -> Expr:
-    """`body` with what is kept read on chip."""
+def read_pinned(body: Expr, kept: Sequence[Pinned]) -> Expr:
+    """`body` with kept weights read on chip."""
     images = {k.load: k.within for k in kept}
     return map_loads(body, lambda x: images.get(x, x))
 
 
 def write_fill(
-    e: VectorEmitter, kept: Kept, ranges: tuple[Range, ...], point: Mapping[str, Expr]
+    e: VectorEmitter, kept: Pinned, ranges: tuple[Range, ...], point: Mapping[str, Expr]
 ) -> None:
-    """The body of the function that brings a task's part on chip; the task's coordinates are variables."""
+    """Writes the body of the function that copies a task's part on chip; the task's coordinates are variables."""
     threads = e.plan.launch.threads
     rows = tuple(ranges[k] for k in kept.rows)
     width = kept.resident.vector

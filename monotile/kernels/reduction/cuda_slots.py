@@ -1,8 +1,8 @@
-"""A reduction step whose threads have several outputs at once, each with its own ends.
+"""A segmented reduction whose threads have several outputs at once, each with its own ends.
 
-Their ends are loaded together, then the indices of their next terms, then the elements at these indices: a thread waits once for all of
-them. The code is straight-line, so that no branch separates two loads: for an output that has ended, the last term is loaded again and
-not counted.
+The ends are loaded together, then the indices of the next terms, then the elements at these indices: a thread waits once for all of them.
+The code is straight-line, so that no branch separates two loads. For an output that has ended, the last term is loaded again and not
+counted.
 """
 
 import math
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from monotile.analysis.ends import OwnEnds, neutral, own_ends
+from monotile.analysis.ends import SegmentEnds, neutral, segment_ends
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.base import VALUES
 from monotile.codegen.packs import LANE, lane_of
@@ -40,13 +40,14 @@ from monotile.kernels.common.combiners import COMBINER
 from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed
 from monotile.kernels.reduction.method import Reduce
-from monotile.kernels.reduction.own_ends import LIVE, write_ends
+from monotile.kernels.reduction.segmented import LIVE, write_ends
 from monotile.kernels.reduction.slots import Slots, slots_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What a thread walks. op: the combiner's type. width: of a vector. some: what decides, besides the ends, whether an output has terms."""
+    """A thread's outputs (slots) and terms. op: the combiner's type. width: of a vector of outputs. some: a condition on the output,
+    besides the ends, without which it has no terms."""
 
     e: VectorEmitter
     site: Site
@@ -54,7 +55,7 @@ class _Walk:
     slots: Slots
     width: int
     op: str
-    ends: OwnEnds
+    ends: SegmentEnds
     some: Expr | None
 
     @property
@@ -70,18 +71,18 @@ class _Walk:
         return self.some is None or not names & {a.name for a in axes_of(self.some)}
 
     def item(self, k: int) -> Expr:
-        """A thread's first vector along range `k`."""
+        """The thread's first vector along range `k`."""
         axes = [Axis(f"i{n}", x) for n, x in enumerate(self.slots.items)]
         items = math.prod(self.slots.items)
         return unflatten(Axis("e", items) if items > 1 else idx(0), axes)[f"i{k}"]
 
-    def asked(self, k: int) -> Expr:
-        """The vector of the slot along range `k`; it may lie behind the last."""
+    def unclamped(self, k: int) -> Expr:
+        """The slot's vector along range `k`; it may be beyond the last."""
         slot = Axis(f"slot{k}", self.slots.counts[k])
         return add(self.item(k), mul(slot, idx(self.slots.items[k])))
 
     def clamped(self, k: int) -> bool:
-        """Whether a slot's vector along range `k` may lie behind the last."""
+        """Whether a slot's vector along range `k` may be beyond the last."""
         s, r = self.slots, self.site.ranges[k]
         return s.items[k] * s.counts[k] > s.extents[k] or r.count != str(r.variable.extent)
 
@@ -90,7 +91,7 @@ class _Walk:
         return self.width if k == len(self.site.ranges) - 1 else 1
 
     def where(self, lane: Expr) -> dict[str, Expr]:
-        """The ranges' variables at `lane` of a vector inside the tensor."""
+        """The ranges' variables at `lane` of a vector, inside the tensor."""
         out: dict[str, Expr] = {}
         for k, r in enumerate(self.site.ranges):
             named = self.slots.counts[k] > 1 or self.clamped(k)
@@ -102,7 +103,7 @@ class _Walk:
         return placed(self.site.point, self.where(lane))
 
     def number(self, dims: Sequence[int], turns: int = 0) -> str:
-        """Text of the number of a slot among those along `dims`; of one of its `turns`, if there are any."""
+        """Text of the index of a slot among those along `dims`; with `turns`, of one of its `turns` terms."""
         text = ""
         for k in self.slots.several(dims):
             text = f"({text}) * {self.slots.counts[k]} + slot{k}" if text else f"slot{k}"
@@ -111,13 +112,13 @@ class _Walk:
         return text or "0"
 
     def part(self) -> str:
-        """Text of the number of a lane's partial sum."""
+        """Text of the index of a lane's partial sum."""
         lane = LANE if self.width > 1 else "0"
         return f"({self.number(self.every)}) * {self.width} + {lane}"
 
     @contextmanager
     def each(self, dims: Sequence[int]) -> Generator[None]:
-        """A block in loops over the slots along `dims`, which are written out."""
+        """Unrolled loops over the slots along `dims`."""
         with ExitStack() as stack:
             for k in self.slots.several(dims):
                 head = f"for (idx slot{k} = 0; slot{k} < {self.slots.counts[k]}; ++slot{k})"
@@ -127,9 +128,9 @@ class _Walk:
             yield
 
     def write_place(self, k: int) -> None:
-        """The vector of the slot along range `k`, the last one of the tensor where it lies behind that."""
+        """Declares the slot's vector along range `k`, clamped to the last one of the tensor."""
         w, r = self.e.writer, self.site.ranges[k]
-        text = bare(self.e.index(self.asked(k) if self.slots.counts[k] > 1 else self.item(k)))
+        text = bare(self.e.index(self.unclamped(k) if self.slots.counts[k] > 1 else self.item(k)))
         if self.clamped(k):
             size = self.size(k)
             last = f"({r.count} - 1) / {size}" if size > 1 else f"{r.count} - 1"
@@ -139,7 +140,7 @@ class _Walk:
 
 
 def write_slots(e: VectorEmitter, site: Site, method: Reduce) -> None:
-    """The step, once what it reads is there."""
+    """Writes the step, after its operands are available."""
     walk = _walk(e, site, method)
     w, slots = e.writer, walk.slots
     own = ThreadMap(
@@ -162,7 +163,7 @@ def write_slots(e: VectorEmitter, site: Site, method: Reduce) -> None:
 
 def _walk(e: VectorEmitter, site: Site, method: Reduce) -> _Walk:
     anchor = site.anchor
-    ends = own_ends(anchor) if isinstance(anchor, Compute) else None
+    ends = segment_ends(anchor) if isinstance(anchor, Compute) else None
     if ends is None or not isinstance(anchor, Compute) or anchor.combiner is None:
         raise InternalError(f"step {site.step.computes} has no outputs with ends of their own")
     op = f"mt::{COMBINER[anchor.combiner]}<{VALUES[anchor.body.dtype]}>"
@@ -181,7 +182,7 @@ def _walk(e: VectorEmitter, site: Site, method: Reduce) -> _Walk:
 
 
 def _write_ends(walk: _Walk) -> None:
-    """Where the terms of each row begin, how many there are, and how many the longest has."""
+    """Writes the ends of each row's terms, and the number of terms of the longest."""
     e, w, rows = walk.e, walk.e.writer, walk.slots.rows
     count = walk.slots.count(rows)
     w.write(f"idx own_first[{count}], own_end[{count}];")
@@ -198,7 +199,7 @@ def _write_ends(walk: _Walk) -> None:
 
 
 def _fetch_after(walk: _Walk) -> Mapping[Hashable, str]:
-    """Asks for what follows the sums of all slots; gives the names that it has for a slot."""
+    """Writes the loads of the epilogues' operands for all slots. Returns their names within a slot."""
     e, w, slots, every = walk.e, walk.e.writer, walk.slots, walk.every
     point, lane = walk.point(lane_of(walk.width)), Axis(LANE, walk.width)
     bodies = [
@@ -227,7 +228,8 @@ def _fetch_after(walk: _Walk) -> Mapping[Hashable, str]:
 
 
 def _add_terms(walk: _Walk, turns: int) -> None:
-    """`turns` terms of each slot at a time, up to the end of the longest: first what all of them look up, then what they find there, then the sums."""
+    """Writes the loop that adds `turns` terms of each slot per iteration, up to the end of the longest: first all index loads, then the
+    loads at these indices, then the sums."""
     e, w, every = walk.e, walk.e.writer, walk.every
     term = substitute(walk.ends.body, walk.point(lane_of(walk.width)))
     with w.open(f"for (idx step = 0; step < longest; step += {turns})", ["step"], fence=True):
@@ -251,7 +253,7 @@ _Names = Mapping[Hashable, str]  # what was read, and as what
 
 
 def _look_up(walk: _Walk, term: Expr, turns: int) -> _Places:
-    """Arrays of what `term` looks up alike for all columns of a row, for each row and turn."""
+    """Writes the index loads of `term` that all columns of a row share, for each row and term of an iteration. Returns the arrays of these indices."""
     e, w, rows = walk.e, walk.e.writer, walk.slots.rows
     columns = walk.slots.several(walk.slots.columns)
     own = {LANE, *(f"{stem}{k}" for k in columns for stem in ("slot", "at"))}
@@ -277,7 +279,7 @@ def _look_up(walk: _Walk, term: Expr, turns: int) -> _Places:
 
 
 def _with_places(e: Expr, places: _Places) -> Expr:
-    """`e` with variables for what was looked up."""
+    """`e` with variables instead of the loaded indices."""
 
     def go(x: Expr) -> Expr:
         if not isinstance(x, Load):
@@ -290,7 +292,7 @@ def _with_places(e: Expr, places: _Places) -> Expr:
 
 
 def _fetch_terms(walk: _Walk, term: Expr, places: _Places, turns: int) -> tuple[_Names, list[str]]:
-    """Asks for what the terms of all slots read; gives the names that it has for one of them, and the lines that make them known."""
+    """Writes the loads of all slots' terms. Returns their names within a term, and the lines that define them."""
     lane = Axis(LANE, walk.width)
     wanted = read_by([fold_uniform(term, lane)])
     alike = {x: when for x, when in wanted.items() if lane not in axes_of(x) | axes_of(when)}
@@ -340,7 +342,7 @@ def _turns(walk: _Walk, turns: int) -> Generator[Block]:
 
 
 def _write_term(walk: _Walk, places: _Places, turns: int) -> None:
-    """The number of a turn's term, and what was looked up for it. Of an output that has ended it is the last one, or the first of all."""
+    """Declares the position of the current term, and its loaded indices. For an output that has ended it is the last term, or position 0."""
     w, (axis,), rows = walk.e.writer, walk.anchor.reduce, walk.slots.rows
     number = walk.number(rows)
     term = f"own_first[{number}] + step + turn"
@@ -352,7 +354,7 @@ def _write_term(walk: _Walk, places: _Places, turns: int) -> None:
 
 
 def _write_live(walk: _Walk) -> None:
-    """Whether a turn's term counts."""
+    """Declares whether the current term counts."""
     w, number = walk.e.writer, walk.number(walk.slots.rows)
     test = f"own_first[{number}] + step + turn < own_end[{number}]"
     if walk.some is not None and not walk.by_row:
@@ -362,14 +364,14 @@ def _write_live(walk: _Walk) -> None:
 
 
 def _finish(walk: _Walk, names: Mapping[Hashable, str]) -> None:
-    """Stores each slot that lies inside the tensor, and what follows it. names: of what was asked for."""
+    """Stores each slot that is inside the tensor, and writes its epilogue. names: of the epilogue's prefetched operands."""
     e, w, slots, ranges = walk.e, walk.e.writer, walk.slots, walk.site.ranges
     with ExitStack() as stack:
         stack.enter_context(walk.each(walk.every))
         stack.enter_context(w.open("", fence=True))
         where: dict[str, Expr] = {}
         for k, r in enumerate(ranges):
-            vector = walk.asked(k) if slots.counts[k] > 1 else walk.item(k)
+            vector = walk.unclamped(k) if slots.counts[k] > 1 else walk.item(k)
             if slots.items[k] * slots.counts[k] > slots.extents[k]:
                 test = f"{bare(e.index(vector))} < {slots.extents[k]}"
                 stack.enter_context(w.open(f"if ({test})", fence=True))

@@ -1,7 +1,7 @@
-"""A reduction step whose threads have several neighbouring outputs each, as the elements of a map: their loads are contiguous.
+"""A reduction step whose threads have several neighbouring outputs each, like the elements of a map: their loads are contiguous.
 
-Windows of neighbouring outputs overlap. For several of them, a thread first loads all positions along the last axis of the reduction,
-each once; the terms follow in straight-line code.
+Windows of neighbouring outputs overlap. For several of them, a thread first loads all positions along the last axis of the reduction, each
+once; the terms follow in straight-line code.
 """
 
 from contextlib import AbstractContextManager, ExitStack
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 import msgspec
 
 from monotile.analysis.affine import normalised_indices
-from monotile.analysis.ends import OwnEnds, neutral, own_ends
+from monotile.analysis.ends import SegmentEnds, neutral, segment_ends
 from monotile.analysis.masked import without_masks
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.packs import LANE, lane_of
@@ -26,7 +26,7 @@ from monotile.kernels.common.cuda_prefetch import read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
 from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
 from monotile.kernels.reduction.method import Reduce, ReduceMoments
-from monotile.kernels.reduction.own_ends import LIVE, own_terms, within, write_ends
+from monotile.kernels.reduction.segmented import LIVE, segment_terms, within, write_ends
 
 
 def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -45,9 +45,9 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         axes = [anchor.reduce[p] for p in method.order]
         with ExitStack() as loops:
             slid = axes[-1:] if own.windows > 1 else []
-            if (ends := own_ends(anchor)) is not None:
-                site, limits = _own_walk(e, site, own, ends)
-                loops.enter_context(own_terms(e, axes[0].name, limits, method.unrolled[0]))
+            if (ends := segment_ends(anchor)) is not None:
+                site, limits = _segment_site(e, site, own, ends)
+                loops.enter_context(segment_terms(e, axes[0].name, limits, method.unrolled[0]))
                 blocks = []
             else:
                 blocks = [
@@ -79,11 +79,12 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
             finish(e, site, point, f"part[{_number(own, 'window')}]", anchor.body.dtype)
 
 
-def _own_walk(
-    e: VectorEmitter, site: Site, own: ThreadMap, ends: OwnEnds
+def _segment_site(
+    e: VectorEmitter, site: Site, own: ThreadMap, ends: SegmentEnds
 ) -> tuple[Site, tuple[str, str]]:
-    """`site` with the terms between the ends of a thread's outputs, and these. What leaves none of a vector's terms (the zeros behind a row) ends
-    the walk before its first one: a branch for each term would keep the look-ups of several apart."""
+    """`site` with the reduction's body as it is between the ends of a thread's outputs, and the texts of these ends. A condition on the
+    output without which it has no terms (the zeros behind a row) makes the loop empty: a branch for each term would separate their
+    look-ups."""
     first, end = write_ends(e, ends, placed(site.point, own.element(site.ranges, idx(0))))
     anchor = site.anchor
     assert isinstance(anchor, Compute)
@@ -104,13 +105,13 @@ def _own_walk(
 
 
 def _number(own: ThreadMap, window: int | str) -> str:
-    """Text of the number of a lane's part of a window's outputs."""
+    """Text of the index of a lane's partial result in a window."""
     lane = LANE if own.width > 1 else "0"
     return lane if own.windows == 1 else f"{window} * {own.width} + {lane}"
 
 
 def _term(site: Site, own: ThreadMap, window: Expr | None = None) -> Expr:
-    """What is added to the output of a lane, which depends on the reduce axes."""
+    """The term of a lane's output, which depends on the reduce axes."""
     assert isinstance(site.anchor, Compute)
     where = own.element(site.ranges, lane_of(own.width), window)
     return substitute(site.anchor.body, placed(site.point, where))
@@ -127,7 +128,7 @@ def _between(e: VectorEmitter, a: Axis, first: str, end: str) -> AbstractContext
 def _add(
     e: VectorEmitter, term: Expr, number: str, own: ThreadMap, op: str, when: str = ""
 ) -> None:
-    """when: text of the condition under which the term counts; it is read in any case."""
+    """Adds `term` to a partial result. when: text of the condition under which it counts; its operands are loaded in any case."""
     with e.vector(own.width):
         text = bare(e.root(term))
         sums = f"{op}::combine(part[{number}], {text})"
@@ -135,7 +136,7 @@ def _add(
 
 
 def _add_windows(e: VectorEmitter, site: Site, own: ThreadMap, along: Axis, op: str) -> None:
-    """The terms of all windows along `along`. Places that are the same are found by the form of their indices."""
+    """Adds the terms of all windows along `along`. Loads shared by several windows are recognised by equal normalised indices."""
     lane = Axis(LANE, own.width)
     terms = [
         (_number(own, n), normalised_indices(fold_uniform(substitute(_term(site, own, idx(n)), {along.name: idx(k)}), lane)))

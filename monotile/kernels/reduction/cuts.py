@@ -8,7 +8,7 @@ import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.encoding import coded_sides
-from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.choice.digest import digest_statements
 from monotile.ir.expr import Axis, loads
@@ -31,26 +31,26 @@ from monotile.targets.target import Target
 MOST_TOGETHER = 16  # neighbouring outputs
 MOST_PARTS = 32  # outputs of all its runs
 MOST_LOADED = 128  # registers of a thread for what it loads from memory
-MOST_UNROLLED = 8  # turns, or all where they are twice as many
-MOST_INSTRUCTIONS = 2048  # in straight line, about: compilers take their time over long stretches
-SIDE_BY_SIDE = 64  # bytes that a group reads at once from which on it needs no neighbour
+MOST_UNROLLED = 8  # iterations; all of them if there are at most twice as many
+MOST_INSTRUCTIONS = 2048  # of straight-line code, about: more takes compilers long
+SIDE_BY_SIDE = (
+    64  # a group that reads so many contiguous bytes needs no coalescing with its neighbour
+)
 
 # Of a thread that reduces alone.
-MOST_STRAIGHT = 10  # terms in straight line; of several windows twice as many
-AT_ONCE = 8  # of more along one axis, whose loads are on their way together
+MOST_STRAIGHT = 10  # terms in straight-line code; of several windows twice as many
+AT_ONCE = 8  # unroll factor of a longer axis, whose loads are in flight together
 
-FEW_ALONE = 16  # terms that are no vectors: of no more, threads of which half have something to do make outputs by themselves
-FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction that one thread walks for several outputs at once
-FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: a sector, and more
+FEW_ALONE = 16  # unvectorised terms, up to which single threads reduce if half of the threads have an output
+FEW_TERMS, MANY_TERMS = 64, 128  # of a reduction of which one thread has several outputs
+FEWEST_ACROSS, MOST_ACROSS = 2, 16  # threads with neighbouring vectors of a row: from one sector on
 MOST_BYTES = 8  # of a partial value
 MOMENTS_BYTES = 16  # of one of a sum and its squares
-MOST_WORDS = (
-    144  # registers of a thread's windows: what is looked at, what that is multiplied with, sums
-)
+MOST_WORDS = 144  # registers of a thread's windows: image, factors, sums
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """By lanes along the reduction, by columns, or in windows; none where nothing is reduced."""
+    """Drafts of a reduction as a stage: by lanes along the reduction, by columns, or in windows; none if the group is not a single reduction."""
     step, target = group.steps[0], context.target
     anchor = step[0]
     if len(group.steps) != 1 or not isinstance(anchor, Compute) or not anchor.reduce:
@@ -78,7 +78,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
-    """As a step of a task with several."""
+    """The reduction as a step of a task with several steps, with its cost; None if it cannot be."""
     anchor, target = site.anchor, context.target
     if not isinstance(anchor, Compute) or not anchor.reduce or _decodes_again(anchor, context):
         return None
@@ -100,7 +100,8 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
 
 
 def _decodes_again(c: Compute, context: Context) -> bool:
-    """Whether `c` multiplies several rows with a matrix of codes, which each output would decode again, and tensor cores can take it instead."""
+    """Whether `c` multiplies several rows with a matrix of codes, which each output would decode again, and tensor cores can compute it
+    instead."""
     if "mma.sync" not in context.target.instructions or not coded_sides(c):
         return False
     if any(x.axis in c.reduce and not x.at for x in c.live):
@@ -110,10 +111,10 @@ def _decodes_again(c: Compute, context: Context) -> bool:
 
 
 def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
-    """The method for a reduction of which `workers` workers make `elements` outputs together."""
+    """The method for a reduction whose `elements` outputs are computed by `workers` workers together."""
     inner = max(range(len(s.reduce)), key=lambda q: (_run(s, s.reduce[q]), q))
     order = (*(q for q in range(len(s.reduce)) if q != inner), inner)
-    vector = widest(s, s.reduce[inner], target) if own_ends(s) is None else 1
+    vector = widest(s, s.reduce[inner], target) if segment_ends(s) is None else 1
     if not target.has.lockstep:
         return Reduce(1, vector, order)
     outputs = _side_by_side(s, elements, workers, target)
@@ -138,10 +139,10 @@ def choose(s: Compute, elements: int, workers: int, target: Target) -> Reduce:
 
 
 def _side_by_side(s: Compute, elements: int, workers: int, target: Target) -> int:
-    """Neighbouring outputs that a thread reduces at once, each load a vector: a window over channels that lie side by side. As many as
-    leave a quarter of the threads something to do, all of them where there are many terms."""
+    """The number of neighbouring outputs that a thread reduces at once, with vector loads, as for windows over contiguous channels. As many
+    as leave a quarter of the threads busy, or all threads where there are many terms."""
     terms = _terms(s)
-    if not s.axes or not _alike(s) or s.combiner in ("argmax", "argmin") or terms > MANY_TERMS:
+    if not s.axes or not _same_terms(s) or s.combiner in ("argmax", "argmin") or terms > MANY_TERMS:
         return 1
     width = widest(s, s.axes[-1], target, stored=False)
     busy = target.threads * workers // (4 if terms <= FEW_TERMS else 1)
@@ -153,10 +154,15 @@ def _side_by_side(s: Compute, elements: int, workers: int, target: Target) -> in
 def _columns(
     s: Compute, order: tuple[int, ...], elements: int, workers: int, target: Target
 ) -> Reduce | None:
-    """A long reduction across what lies side by side along the outputs: a vector times a matrix, row by row. Neighbouring threads read
-    neighbouring vectors, as many as make a worker's share; the others have other rows."""
+    """The method of a long reduction whose outputs are contiguous: a vector times a matrix, row by row. Neighbouring threads have
+    neighbouring vectors, as many as a worker's share; the other threads have other rows. None if this does not fit."""
     terms = _terms(s)
-    if not s.axes or not _alike(s) or s.combiner in ("argmax", "argmin") or terms <= MANY_TERMS:
+    if (
+        not s.axes
+        or not _same_terms(s)
+        or s.combiner in ("argmax", "argmin")
+        or terms <= MANY_TERMS
+    ):
         return None
     width = widest(s, s.axes[-1], target, stored=False)
     if width == 1 or elements < FEWEST_ACROSS * width:
@@ -179,11 +185,11 @@ def windowed(
     *,
     odd: bool = False,
 ) -> Reduce:
-    """`method` with several windows a thread, where they overlap and it has registers for them. elements: outputs of a worker. along: what
-    they divide of the axis before the last. after: operations that follow an output. odd: a task has all of that axis, of which the last windows may begin
-    earlier if nothing divides it."""
+    """`method` with several windows per thread, where windows overlap and registers suffice. elements: outputs of a worker. along: the
+    number of windows has to divide this part of the axis before the last. after: operations that follow an output. odd: a task has the
+    whole axis, so its last windows may begin earlier if nothing divides it."""
     found = sliding(s)
-    if method.outputs == 1 or method.by_columns or found is None or s.live or own_ends(s):
+    if method.outputs == 1 or method.by_columns or found is None or s.live or segment_ends(s):
         return method
     target = context.target
     terms, most = s.reduce[found.reduce].extent, fitted(target.model.reduction).windows
@@ -209,7 +215,7 @@ def windowed(
 
 
 def _window_dims(s: Compute, method: Reduce, target: Target) -> Iterator[tuple[Dim, Dim]]:
-    """One task a worker: the last axis whole or in parts of whole sectors, and so many of all others."""
+    """One task per worker: the last axis whole or in parts of whole sectors, and the worker's share of the other axes."""
     *before, last = s.axes
     rows = math.prod(a.extent for a in before)
     least = max(method.outputs, cost.SECTOR // s.out.dtype.itemsize)
@@ -224,9 +230,9 @@ def _window_dims(s: Compute, method: Reduce, target: Target) -> Iterator[tuple[D
 
 
 def _whole_rows(s: Compute, method: Reduce, target: Target) -> tuple[Dim, ...]:
-    """One task a worker of whole rows, whose columns have the same ends: a thread with several of them reads these once. () where it cannot have
-    them, or there are too few rows."""
-    if method.lanes > 1 or method.outputs == 1 or own_ends(s) is None or s.live:
+    """The dims of one task per worker with whole rows, whose columns share the ends of a segmented reduction: a thread with several columns
+    reads these once. () if a thread cannot have several, or there are too few rows."""
+    if method.lanes > 1 or method.outputs == 1 or segment_ends(s) is None or s.live:
         return ()
     *before, last = s.axes
     rows = math.prod(a.extent for a in before)
@@ -237,28 +243,27 @@ def _whole_rows(s: Compute, method: Reduce, target: Target) -> tuple[Dim, ...]:
     return outer, Dim((len(before),), last.extent, last.extent, None)
 
 
-def _alike(s: Compute) -> bool:
-    """Whether neighbours along the last axis have the same terms."""
-    ends, last = own_ends(s), s.axes[-1]
+def _same_terms(s: Compute) -> bool:
+    """Whether neighbouring outputs along the last axis have the same terms."""
+    ends, last = segment_ends(s), s.axes[-1]
     return last not in flat.runs_of(s) and (ends is None or last not in ends.axes)
 
 
 def _terms(s: Compute) -> float:
-    """Of one output."""
+    """The number of terms of one output."""
     return math.prod(r.extent for r in s.reduce) * share_of_terms(s)
 
 
 @functools.lru_cache(maxsize=4096)
 def _run(s: Compute, axis: Axis) -> int:
-    """The longest run along `axis` among the loads that vary with it."""
+    """The longest contiguous run along `axis` among the loads that vary with it."""
     runs = [contiguous_run(offset(x), axis, 8) for x in loads(s.body) if offset(x).mentions(axis)]
     return max(runs, default=1)
 
 
 @functools.lru_cache(maxsize=4096)
 def _neighbours(s: Compute, axis: Axis) -> int:
-    """How many threads along `axis` a sector of memory serves, of the load that is worst in this; of those alike for
-    all, none is."""
+    """How many threads along `axis` share a sector of memory, for the load with the fewest; loads that do not vary with it do not count."""
     served = [SECTOR]
     for x in loads(s.body):
         where = offset(x)
@@ -269,7 +274,8 @@ def _neighbours(s: Compute, axis: Axis) -> int:
 
 
 def scratch_bytes(method: Reduce, target: Target) -> int:
-    """A reduction across warps leaves one partial value (and its position) a warp; of columns, one of each a warp."""
+    """On-chip bytes for combining partial results: across warps one value (and its position) per warp; by columns, one for each output and
+    warp."""
     if method.by_columns:
         across = target.threads // method.lanes
         each = MOMENTS_BYTES if isinstance(method, ReduceMoments) else MOST_BYTES

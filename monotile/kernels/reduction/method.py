@@ -10,14 +10,14 @@ from monotile.plan.places import Frozen
 
 
 class AlongTerms(Frozen, frozen=True, tag="terms"):
-    """Vectors of a thread run along the terms of one output, and their lanes are added up at the end.
+    """Vectors of a thread run along the terms of one output; their lanes are combined at the end (a horizontal sum).
 
-    flat: one loop runs over all reduce axes in the order; else a loop over each with a separate partial sum, and vectors run along the
-    last.
-    parts: terms of a partial sum in the innermost loop, of which one is added to the next; the longer first where there are partial sums of
-    partial sums; () for a single sum, as for all reductions other than sums of floats. decoded: for a factor that is stored as codes, how
-    many neighbours share a word, and how many share the other operands of decoding; so many terms of it are decoded before any is
-    multiplied. None: there is none.
+    flat: one loop runs over all reduce axes, flattened in the order. Otherwise each axis has a loop with a partial sum of its own, and
+    vectors run along the last.
+    parts: terms per partial sum in the innermost loop; each partial sum is added to the next level. With two levels the longer one comes
+    first; () for a single sum, as for all reductions other than sums of floats.
+    decoded: for a factor that is stored as codes, how many neighbours share a word, and how many share the other operands of decoding; so
+    many terms of it are decoded before any is multiplied. None: no factor is.
     lines: the terms are products of two contiguous lines of elements, which a separate function multiplies (`targets/cpu/device/line.h`).
     """
 
@@ -27,7 +27,7 @@ class AlongTerms(Frozen, frozen=True, tag="terms"):
     lines: bool = False
 
     def describe(self) -> str:
-        """In a few words."""
+        """Short text for the printed Plan."""
         text = f"vectors along {'the terms' if self.flat else 'the last axis'}"
         text += ", codes decoded first" if self.decoded else ""
         text += ", of two lines" if self.lines else ""
@@ -35,10 +35,10 @@ class AlongTerms(Frozen, frozen=True, tag="terms"):
 
 
 class AlongOutputs(Frozen, frozen=True, tag="outputs"):
-    """Vectors of a thread run along `count` neighbouring outputs, whose partial results are contiguous; a loop runs over each reduce axis.
+    """Vectors of a thread run along `count` neighbouring outputs, whose partial results are contiguous; each reduce axis has a loop.
 
-    part: about so many terms make a partial sum of each; 0 for single sums, as for all reductions other than sums of floats.
-    windows: sums are of windows, and those of several positions are in registers (`targets/cpu/device/window.h`).
+    part: about how many terms make a partial sum of each output; 0 for single sums, as for all reductions other than sums of floats.
+    windows: sums are over windows, and those of several positions are in registers (`targets/cpu/device/window.h`).
     """
 
     count: int
@@ -46,7 +46,7 @@ class AlongOutputs(Frozen, frozen=True, tag="outputs"):
     windows: bool = False
 
     def describe(self) -> str:
-        """In a few words."""
+        """Short text for the printed Plan."""
         text = f"vectors along {self.count} outputs" + (
             ", windows in registers" if self.windows else ""
         )
@@ -57,20 +57,21 @@ Simd = AlongTerms | AlongOutputs
 
 
 class Reduce(Method, Frozen, frozen=True, tag="reduce"):
-    """`lanes` threads share one output and combine their parts in a tree (1, 2, 4, ... up to the block).
+    """`lanes` threads share one output and combine their partial results in a tree (1, 2, 4, ... up to the block).
 
-    The reduce axes are flattened in the order `order`; a lane takes `vector` neighbours along the last at once. Or a thread has `outputs`
-    neighbours along the last axis of the outputs, whose operands are contiguous; then `vector` is 1. Then either it may have them at
-    `windows` neighbours along the axis before as well: the windows of these overlap along the last reduce axis in the order. Or
+    The reduce axes are flattened in the order `order`; a lane loads `vector` neighbouring terms along the last at once. Or a thread has
+    `outputs` neighbouring outputs along their last axis, whose operands are contiguous; then `vector` is 1. Such a thread may have them at
+    `windows` neighbouring positions along the axis before as well, whose windows overlap along the last reduce axis in the order. Or
     neighbouring threads have neighbouring outputs, and the `lanes` that share these are a row of such threads apart.
     together, runs: of lanes along the reduction, a group works on `runs` runs of `together` neighbouring outputs at once.
     unroll: vectors of an output, or rows of a matrix, whose loads a lane has in flight at once. These three are 1 until the Plan is
     otherwise complete.
-    exact: `outputs` divides a task's part and leaves no thread idle; for one output as for several.
-    at_once: where outputs have different ends, how many vectors of them a thread has at once along each dim of the step; () where their
-    terms' look-ups have to be checked, one after the other.
-    unrolled: where a thread reduces by itself, for each reduce axis in the order but one that windows share, the unroll factor of its loop.
-    simd: for a thread that reduces by itself on the CPU; None for blocks of threads, and `AlongTerms()` in an unfinished Plan.
+    exact: `outputs` divides a task's outputs and leaves no thread idle; also set for a single output.
+    at_once: for segmented reductions, how many vectors of outputs a thread has at once along each dim of the step; () where their terms
+    have checked indices, which allow only one output after the other.
+    unrolled: where a thread reduces alone, the unroll factor of the loop over each reduce axis in the order, without the one that windows
+    share.
+    simd: for a thread that reduces alone on the CPU; None for blocks of threads, and `AlongTerms()` in an unfinished Plan.
     prefetch: at "stage" the weights that a thread multiplies with, into registers.
     """
 
@@ -99,17 +100,17 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
         return msgspec.structs.replace(self, prefetch=(*self.prefetch, *more))
 
     def several(self, at_once: tuple[int, ...], turns: int) -> "Reduce":
-        """The same with so many outputs at once, and `turns` terms of each."""
+        """The same with so many outputs at once, and `turns` terms of each per iteration."""
         return msgspec.structs.replace(self, at_once=at_once, unrolled=(turns,))
 
     @property
     def by_columns(self) -> bool:
-        """Whether lanes share contiguous outputs."""
+        """Whether several lanes share contiguous outputs (a vector times a row-major matrix)."""
         return self.side_by_side and self.lanes > 1
 
     @property
     def side_by_side(self) -> bool:
-        """Whether a thread has contiguous outputs, or would if there were more of them."""
+        """Whether a thread has contiguous outputs, or would have with more outputs."""
         return self.outputs > 1 or self.exact
 
     def thread_vectors(self, elements: int) -> int:
@@ -138,9 +139,9 @@ class Reduce(Method, Frozen, frozen=True, tag="reduce"):
 
 
 class ReduceMoments(Reduce, frozen=True, tag="reduce_moments"):
-    """A sum, and the sum of squared deviations of the terms from its mean, in one pass: parts of the terms with both sums are combined.
+    """A sum, and the sum of squared differences from its mean, in one pass, by Chan's formula for partial results.
 
-    The anchor is the sum. squares: name of the other sum, which comes after the anchor's epilogue, and before its own.
+    The anchor is the sum. squares: name of the other sum; it follows the anchor's epilogue, and its own epilogue follows it.
     """
 
     has_followers: ClassVar[bool] = False

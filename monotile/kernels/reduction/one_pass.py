@@ -7,7 +7,7 @@ precision (`kernels/common/moments.py`). The normalised tensor is then read once
 import msgspec
 
 from monotile.analysis.dependence import follows, loads_of
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.ir.dtype import DType
 from monotile.ir.program import Compute
 from monotile.kernels.common.moments import is_squares
@@ -19,7 +19,7 @@ from monotile.targets.target import Target
 
 
 def one_pass(first: Step, second: Step, statements: Statements, target: Target) -> Step | None:
-    """Both as one step, where the second one's threads would read again what the first one's read."""
+    """Both steps as one, if the second one's threads would read the same elements as the first one's; else None."""
     a, b = first.method, second.method
     if not target.has.lockstep or type(a) is not Reduce or a != b or first.dims != second.dims:
         return None
@@ -39,7 +39,7 @@ def one_pass(first: Step, second: Step, statements: Statements, target: Target) 
 
 
 def why_not_one_pass(step: Step, statements: Statements) -> str:
-    """Why its sums cannot be found together; "" where they can."""
+    """Why the sum and the squares of `step` cannot be computed in one pass; "" if they can."""
     method, names = step.method, step.computes
     assert isinstance(method, ReduceMoments)
     if method.squares not in names[1:]:
@@ -50,7 +50,7 @@ def why_not_one_pass(step: Step, statements: Statements) -> str:
         return "a sum is no Scatter"
     if total.combiner != "sum" or squares.combiner != "sum" or total.live or squares.live:
         return "only sums of all terms are"
-    if own_ends(total) is not None or own_ends(squares) is not None:
+    if segment_ends(total) is not None or segment_ends(squares) is not None:
         return "each output has ends of its own"
     if method.at_once or method.windows > 1 or method.simd is not None:
         return "a thread has its outputs one by one"

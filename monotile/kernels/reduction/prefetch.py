@@ -2,7 +2,7 @@
 
 import math
 
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.address import WIDEST
 from monotile.ir.program import Compute
 from monotile.kernels.common.cost import distinct_loads
@@ -19,7 +19,7 @@ MOST_WORDS = 80  # registers of a thread for the weights of reductions
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
-    """At "stage", where the registers suffice that the steps before this one leave."""
+    """At "stage": the weights of the step, if registers are left by the steps before it."""
     stage, target = where.stage, where.target
     tasks = math.prod(stage.grid)
     if at != "stage" or where.step.bounds or not 0 < tasks <= target.workers or where.pinned:
@@ -41,10 +41,15 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
 def pinnable(
     step: Step, statements: Statements, weights: frozenset[str], target: Target
 ) -> tuple[Pinnable, ...]:
-    """The weights that the step multiplies with, of lanes along the reduction."""
+    """The weights of a reduction by lanes that a loop may pin on chip."""
     anchor, method = statements[step.computes[0]], step.method
     assert isinstance(method, Reduce)
-    if method.side_by_side or step.bounds or not isinstance(anchor, Compute) or own_ends(anchor):
+    if (
+        method.side_by_side
+        or step.bounds
+        or not isinstance(anchor, Compute)
+        or segment_ends(anchor)
+    ):
         return ()
     steady = target.has.lockstep and form_of(anchor, step.dims, method, target.threads).steady
     every = distinct_loads(anchor.body)

@@ -1,5 +1,5 @@
-"""Fixes how many outputs a group of lanes reduces at once, and how many loads are in flight; on the CPU, the direction of vectors. Found
-when everything else is known."""
+"""Completes a reduction's method when the rest of the Plan is known: outputs and loads in flight of a group of lanes; on the CPU, the
+direction of vectors."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.analysis.windows import sliding
 from monotile.codegen.lines import Lines
 from monotile.codegen.site import Site
@@ -28,7 +28,7 @@ from monotile.kernels.common.cost import distinct_loads
 from monotile.kernels.common.cuda_threads import placed, region, spread
 from monotile.kernels.common.vectors import elements, exact_width, fitting, narrowed
 from monotile.kernels.family import Settling
-from monotile.kernels.reduction.cuda_pinned import from_images, kept_through
+from monotile.kernels.reduction.cuda_pinned import pinned_weight, read_pinned
 from monotile.kernels.reduction.cuts import (
     AT_ONCE,
     MOST_INSTRUCTIONS,
@@ -46,14 +46,14 @@ from monotile.kernels.reduction.slots import cheapest, cycles_of_lanes, why_not_
 from monotile.plan.nodes import Method
 from monotile.targets.model import fitted
 
-DIVISION = 5  # instructions of one
-MOST_OWN = 8  # terms of an output with ends of its own that a thread has on their way at once
-# Outputs of all runs of a group, or rows on their way, where it ends with the last live one, or where a part is of sum and squares.
+DIVISION = 5  # instructions of an integer division
+MOST_OWN = 8  # terms of a segmented reduction that a thread has in flight at once
+# Outputs of all runs of a group, or rows in flight, where terms have a live bound, or where a partial result is a sum and its squares.
 MOST_LIVE = 8
 
 
 def settle(where: Settling) -> Method:
-    """The method with as many outputs at once as cost least, or with its vectors."""
+    """The completed method: with the number of outputs at once that costs least, or with its vectors."""
     method, view = where.step.method, where.view
     assert isinstance(method, Reduce)
     site = view.site(where.step)
@@ -63,31 +63,31 @@ def settle(where: Settling) -> Method:
         return msgspec.structs.replace(method, simd=simd_of(site, site.anchor, method, Lines(view)))
     if method.side_by_side:
         return _neighbours(method, where)
-    if (alone := _alone(method, where)) is not None:
-        return alone
+    if (single := _single_thread(method, where)) is not None:
+        return single
     order = method.order or tuple(range(len(site.anchor.reduce)))
     vector = fitting(method.vector, site.anchor.reduce[order[-1]].extent) if order else 1
     method = msgspec.structs.replace(method, vector=vector, together=1, runs=1, unroll=1)
     own = [r for r in view.residents if r.compute == site.anchor.out.name]
-    images = [kept_through(n, r, "", where.stage, site.anchor) for n, r in enumerate(own)]
-    body = from_images(site.anchor.body, images)
+    images = [pinned_weight(n, r, "", where.stage, site.anchor) for n, r in enumerate(own)]
+    body = read_pinned(site.anchor.body, images)
     site = replace(site, anchor=msgspec.structs.replace(site.anchor, body=body))
     near = {k.image for k in images}
     best = _cheapest(site, method, where, lambda t: t in near or view.on_chip(t))
-    own = own_ends(best.anchor) is not None
+    own = segment_ends(best.anchor) is not None
     unroll = min(_at_once(best.anchor, best.lanes), best.turns) if own else best.unroll
     return msgspec.structs.replace(method, together=best.together, runs=best.runs, unroll=unroll)
 
 
 def _at_once(anchor: Compute, lanes: int) -> int:
-    """Of a thread's terms of outputs that have ends of their own, which are read together: about as many as an output has, a power of two."""
+    """The unroll factor for the terms of a segmented reduction: about the number of a lane's terms per output, a power of two."""
     terms = math.prod(a.extent for a in anchor.reduce) * share_of_terms(anchor) / lanes
     most = min(MOST_OWN, math.prod(a.extent for a in anchor.reduce))
     return min(most, 2 ** max(0, math.ceil(math.log2(max(terms, 1.0)))))
 
 
 def _neighbours(method: Reduce, where: Settling) -> Reduce:
-    """The same with as many neighbouring outputs a thread as divide the task's part, fewer where threads would stand idle."""
+    """The method of threads with neighbouring outputs: as many as divide the task's outputs, fewer where threads would be idle."""
     dims, anchor = where.step.dims, where.anchor
     assert isinstance(anchor, Compute)
     width = exact_width(method.outputs, anchor, dims)
@@ -102,11 +102,11 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     width = narrowed(width, elements(dims) // method.windows, where.target.threads)
     order = method.order or tuple(range(len(anchor.reduce)))
     extents = [anchor.reduce[p].extent for p in order]
-    ends = own_ends(anchor) is not None
+    ends = segment_ends(anchor) is not None
     unrolled = (
         (_at_once(anchor, 1),)
         if ends
-        else _straight(extents, method.windows, _read(anchor, method, width))
+        else _unroll_factors(extents, method.windows, _read(anchor, method, width))
     )
     method = msgspec.structs.replace(method, outputs=width, exact=True, unrolled=unrolled)
     if not ends or why_not_several(anchor):
@@ -114,8 +114,8 @@ def _neighbours(method: Reduce, where: Settling) -> Reduce:
     return cheapest(anchor, _followers(where), dims, method, where.target)[0]
 
 
-def _alone(method: Reduce, where: Settling) -> Reduce | None:
-    """The method of a thread that makes outputs with ends of their own by itself, if that costs less than `method`'s lanes for each of them."""
+def _single_thread(method: Reduce, where: Settling) -> Reduce | None:
+    """The method with a single thread per output of a segmented reduction, if that costs less than `method`'s lanes; else None."""
     anchor, dims, target = where.anchor, where.step.dims, where.target
     if not isinstance(anchor, Compute) or why_not_several(anchor) or method.lanes > target.warp:
         return None
@@ -127,14 +127,14 @@ def _alone(method: Reduce, where: Settling) -> Reduce | None:
 
 
 def _followers(where: Settling) -> list[Compute]:
-    """What follows a step's anchor element by element."""
+    """The step's element-wise epilogue."""
     step = where.step
     rest = (where.view.statements[n] for n in step.computes[step.anchor + 1 :])
     return [s for s in rest if isinstance(s, Compute)]
 
 
 def _read(anchor: Compute, method: Reduce, width: int) -> int:
-    """Registers for what a thread reads in an iteration of the innermost loop."""
+    """Registers for the loads of a thread's iteration of the innermost loop."""
     found, every = sliding(anchor), distinct_loads(anchor.body)
     words = [-(-width * x.dtype.itemsize // 4) for x in every]
     if method.windows == 1 or found is None:
@@ -143,10 +143,13 @@ def _read(anchor: Compute, method: Reduce, width: int) -> int:
     return max(words) * (found.reads(method.windows, terms) + terms)
 
 
-def _straight(extents: list[int], slid: int, words: int) -> tuple[int, ...]:
-    """`Reduce.unrolled` for axes of these extents, the last of which windows share if there are `slid` of them: whole loops, from the innermost on, as long as
-    there are not too many terms. words: registers for what an iteration of the innermost loop reads. Of the loop around them as many
-    iterations as registers have room for what they read: a thread waits once for all of it."""
+def _unroll_factors(extents: list[int], slid: int, words: int) -> tuple[int, ...]:
+    """`Reduce.unrolled` for reduce axes of these extents, of which the last is shared by `slid` windows if that is over 1.
+
+    Whole loops are unrolled, from the innermost on, as long as there are not too many terms. The loop around them is unrolled as far as
+    registers suffice for the loads, so that a thread waits once for all of them. words: registers for the loads of an iteration of the
+    innermost loop.
+    """
     inner = extents[-1] * slid if slid > 1 else 1
     terms, most = inner, MOST_STRAIGHT * (2 if slid > 1 else 1)
     out: list[int] = []
@@ -166,7 +169,7 @@ def _straight(extents: list[int], slid: int, words: int) -> tuple[int, ...]:
 def _cheapest(
     site: Site, method: Reduce, where: Settling, on_chip: Callable[[Tensor], bool]
 ) -> Form:
-    """The number of outputs at once that costs least: round trips to memory, and what is loaded."""
+    """The form with the number of outputs at once that costs least, by round trips to memory and by loaded words."""
     model = fitted(where.target.model.reduction)
     form = form_of(site.anchor, site.step.dims, method, where.target.threads)
     anchor, axes, width = form.anchor, set(form.axes), form.width
@@ -174,12 +177,12 @@ def _cheapest(
         dict.fromkeys(x for x in loads(anchor.body) if any(axes_of(i) & axes for i in x.index))
     )
     each = _arithmetic(anchor.body)
-    places = _instructions(anchor.body, site)  # where the vectors lie: once for all their elements
+    places = _instructions(anchor.body, site)  # addresses: once for all elements of a vector
     after = sum(_instructions(value_of(s), site) for s in site.followers)
     best, least = form, float("inf")
     size = min((x.dtype.itemsize for x in read), default=4)
     few = isinstance(method, ReduceMoments)
-    for way in (w for w in _ways(form, size) if w.parts <= MOST_LIVE or not few):
+    for way in (w for w in _candidates(form, size) if w.parts <= MOST_LIVE or not few):
         far = sum(_words(x, site, way) for x in read if not on_chip(x.tensor))
         near = sum(_words(x, site, way) for x in read if on_chip(x.tensor))
         room = MOST_INSTRUCTIONS - way.finishes * after
@@ -195,9 +198,9 @@ def _cheapest(
     return best
 
 
-def _ways(form: Form, size: int) -> Iterator[Form]:
-    """Outputs that a group may have at once. size: bytes of the narrowest element."""
-    if not form.outputs or own_ends(form.anchor) is not None:
+def _candidates(form: Form, size: int) -> Iterator[Form]:
+    """The candidates for a group's outputs at once. size: bytes of the narrowest element."""
+    if not form.outputs or segment_ends(form.anchor) is not None:
         yield form
         return
     most = MOST_TOGETHER if form.lanes * form.width * size >= SIDE_BY_SIDE else 1
@@ -213,7 +216,7 @@ def _ways(form: Form, size: int) -> Iterator[Form]:
 
 
 def _instructions(e: Expr, site: Site) -> int:
-    """About how many one evaluation of `e` takes, indices included; what occurs twice counts once."""
+    """About how many instructions an evaluation of `e` takes, indices included; common subexpressions count once."""
     where = spread(Axis("run", max(1, region(site.ranges))), site.ranges)
     here = substitute(e, dict(site.point) | where | placed(site.point, where))
     found = {x for x in walk(here) if children(x)}
@@ -221,7 +224,7 @@ def _instructions(e: Expr, site: Site) -> int:
 
 
 def _arithmetic(e: Expr) -> int:
-    """Operations on what is loaded."""
+    """The number of operations on loaded values."""
     inner = () if isinstance(e, Load) else children(e)
     return bool(inner) + sum(_arithmetic(x) for x in inner)
 
@@ -231,7 +234,7 @@ def _divides(e: Expr) -> bool:
 
 
 def _words(x: Load, site: Site, form: Form) -> int:
-    """Registers that a vector of `x` takes for each turn: once for all outputs that share it."""
+    """Registers for the vectors of `x` in one iteration: one vector for all outputs that share it."""
     words = -(-form.width * x.dtype.itemsize // 4)
     by_run, by_u = differs(x, site, form)
     return words * (form.parts if by_u else form.runs if by_run else 1)

@@ -1,11 +1,11 @@
-"""Reductions of a single thread: whether vectors run along terms or outputs, and the number of partial sums."""
+"""Reductions of a single CPU thread: whether vectors run along terms or outputs, and the number of partial sums."""
 
 import math
 from collections.abc import Callable
 
 from monotile.analysis.contraction import factors
 from monotile.analysis.encoding import coded_sides
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.codegen.lines import Lines, stride
 from monotile.codegen.site import Point, Range, Site, moved, ordered, unflatten
 from monotile.ir.expr import Axis, Binary, Cast, Expr, Load, idx, loads, substitute
@@ -18,19 +18,21 @@ POSITIONS = ("argmax", "argmin")
 # Terms added one after the other before the partial sum joins the next: with 16 lanes, and partial sums of so many partial sums, the
 # error of a float sum of n terms grows like that of 32 + 32 + n / 16384 additions.
 PART, PARTS = 512, 32
-LEAST = 32  # the same of outputs side by side, at least
-FEW = 64  # terms, up to which lanes along a reduction cost more to add up than they save
+LEAST = 32  # the least length of a partial sum of neighbouring outputs
+FEW = (
+    64  # terms, up to which the horizontal sum of vectors along the terms costs more than they save
+)
 SKIPPED = 4  # a load that skips up to so many elements is still worth a vector
-LINE = 32  # elements, from which on a line is worth a call
-STRIP = 64  # outputs that are accumulated side by side
-WHOLE = 16  # outputs of whole vectors: a strip is such, and as long as the others, where that is possible
-CHANNELS = 256  # of windows, at most, whose sums are kept at a time
-STRIP_BYTES = 1 << 14  # of a thread's stack that these may take
+LINE = 32  # elements, from which on a dot product is worth a call
+STRIP = 64  # outputs of a strip
+WHOLE = 16  # outputs of whole vectors: a strip has a multiple, and all strips have equal length, if possible
+CHANNELS = 256  # most channels of windows whose sums are kept at a time
+STRIP_BYTES = 1 << 14  # of a thread's stack that a strip may take
 
 
 def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
-    """Vectors run along neighbouring outputs where only that way they read neighbouring elements, or where the terms are few; else
-    along the terms, in one loop over all reduce axes where memory runs straight along them."""
+    """Vectors run along neighbouring outputs if only these are contiguous, or if there are few terms. Otherwise they run along the terms,
+    in one loop over all reduce axes if memory is contiguous along these."""
     order = reduced(c, method)
     if c.combiner in POSITIONS or not order:
         return AlongTerms()
@@ -59,18 +61,19 @@ def simd_of(site: Site, c: Compute, method: Reduce, lines: Lines) -> Simd:
 
 
 def _in_part(site: Site, order: list[Axis]) -> bool:
-    """Whether of some of these axes not all terms are walked."""
+    """Whether some of these axes have live bounds."""
     names = {a.name for a in order}
     return any(b.axis in names for b in site.step.bounds)
 
 
 def _term(site: Site, c: Compute, run: Axis, axes: list[Axis]) -> Expr:
-    """The term of `c` at a position of `run`, which stands for `axes`."""
+    """The term of `c` at a position of `run`, to which `axes` are flattened."""
     return substitute(c.body, {**site.point, **unflatten(run, axes)})
 
 
 def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
-    """Of a sum of products of which one factor is stored as codes: how many are in a word, and for how many neighbours what they share is the same."""
+    """For a sum of products with one factor stored as codes: how many codes share a word, and how many neighbours share the other operands
+    of decoding; None for any other reduction."""
     sides = coded_sides(c)
     if len(sides) != 1 or len(c.reduce) != 1 or not adds_floats(c):
         return None
@@ -78,9 +81,9 @@ def _words(c: Compute, run: Axis) -> tuple[int, int] | None:
 
 
 def lines_of(c: Compute, body: Expr, run: Axis, lines: Lines) -> tuple[Load, Load] | None:
-    """Of a sum of products, where along `run` both factors are elements side by side: what they load first. body: the term at a position of `run`."""
+    """For a dot product whose factors are both contiguous along `run`: their first loads; else None. body: the term at a position of `run`."""
     products = isinstance(body, Binary) and body.op == "mul" and adds_floats(c)
-    if not products or run.extent < LINE or own_ends(c) is not None:
+    if not products or run.extent < LINE or segment_ends(c) is not None:
         return None
     assert isinstance(body, Binary)
     a, b = (x.x if isinstance(x, Cast) else x for x in (body.a, body.b))
@@ -98,9 +101,9 @@ def lines_of(c: Compute, body: Expr, run: Axis, lines: Lines) -> tuple[Load, Loa
 
 
 def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
-    """Outputs along which vectors had better run than along the terms of one, where a vector is worth `terms` of these; 0 for none."""
+    """The number of outputs of a strip, if vectors along the outputs are better than along the terms, whose benefit is `terms`; else 0."""
     ranges = ordered(site)
-    if not ranges or own_ends(c) is not None:
+    if not ranges or segment_ends(c) is not None:
         return 0
     x, point = lines.straightened(*outputs_along(site, c, ranges[-1]))
     outputs = _lanes(lines, substitute(c.body, dict(point)), x)
@@ -112,8 +115,7 @@ def _outputs(site: Site, c: Compute, terms: int, lines: Lines) -> int:
 
 
 def _lanes(lines: Lines, body: Expr, along: Axis) -> int:
-    """What a vector along `along` is worth: its iterations, a part of them where some load skips elements, 1 where
-    some load does not move by a constant."""
+    """The benefit of vectors along `along`: its extent, a part of it if a load skips elements, 1 if a load has no constant stride."""
     widest = 1
     for x in loads(body):
         step = None if any(loads(i) for i in x.index) else stride(lines.offset(x), along)
@@ -124,8 +126,8 @@ def _lanes(lines: Lines, body: Expr, along: Axis) -> int:
 
 
 def _part_of(terms: int) -> int:
-    """How many of `terms` are added one after the other where no lanes share them, about twice the root: values that are small beside
-    the total, as those of some channels may be, would each be rounded away. 0 for all of a few."""
+    """The length of a partial sum where no vector lanes share the terms, about twice the root of their number: a single running sum would
+    round away terms that are small beside the total. 0 for a single sum, where terms are few."""
     part = LEAST
     while part < PART and part * part < 4 * terms:
         part *= 2
@@ -133,7 +135,7 @@ def _part_of(terms: int) -> int:
 
 
 def why_not(c: Compute, method: Reduce, site: Site, lines: Lines) -> str:
-    """Why a thread cannot reduce so by itself; "" where it can."""
+    """Why a single thread cannot reduce in this way; "" if it can."""
     simd, order = method.simd or AlongTerms(), reduced(c, method)
     parts = simd.parts if isinstance(simd, AlongTerms) else (simd.part,) if simd.part else ()
     if parts and not adds_floats(c):
@@ -156,7 +158,7 @@ def why_not(c: Compute, method: Reduce, site: Site, lines: Lines) -> str:
         return "its vectors cannot run along outputs"
     if not site.ranges:
         return "there are no outputs side by side"
-    if own_ends(c) is not None:
+    if segment_ends(c) is not None:
         return "each output has ends of its own"
     if simd.windows and (simd.part or windows_of(site, c, order, lines) is None):
         return "its terms are no windows of neighbours"
@@ -175,17 +177,17 @@ def flattened(order: list[Axis]) -> Axis:
 
 
 def size(axes: list[Axis]) -> int:
-    """Values of all `axes` together."""
+    """The product of the extents of `axes`."""
     return math.prod(a.extent for a in axes)
 
 
 def adds_floats(c: Compute) -> bool:
-    """Whether the order of terms matters to the result's error."""
+    """Whether the order of terms affects the error of the result."""
     return c.combiner == "sum" and c.body.dtype.is_float
 
 
 def outputs_along(
     site: Site, c: Compute, last: Range
 ) -> tuple[Axis, Expr, Callable[[Expr], Point], list[Expr]]:
-    """What `Loops.rows` and `Lines.straightened` want to know about the innermost range of outputs."""
+    """The arguments of `Loops.rows` and `Lines.straightened` for the innermost range of outputs."""
     return last.variable, last.origin, lambda at: moved(site, last, at), [c.body]

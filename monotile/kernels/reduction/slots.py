@@ -1,8 +1,8 @@
-"""Several outputs of a thread at once, each with its own ends: how many along each dim of a step.
+"""Several outputs of a segmented reduction at once per thread: how many along each dim of a step.
 
 A thread that computes one output after the other waits three times for each: for the ends, for the indices of the terms, and for the
-elements at these indices. For several at once it waits once. Along a dim that the ends do not depend on, such as columns of a row, they
-are loaded once.
+elements at these indices. With several at once it waits once for all. Along a dim that the ends do not depend on, such as the columns of a
+row, they are loaded once.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from monotile.analysis.affine import constant_run, offset
-from monotile.analysis.ends import OwnEnds, own_ends, share_of_terms
+from monotile.analysis.ends import SegmentEnds, segment_ends, share_of_terms
 from monotile.ir.expr import Expr, Load, loads, walk
 from monotile.ir.intervals import interval
 from monotile.ir.program import Compute, value_of
@@ -22,16 +22,17 @@ from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 MOST_SLOTS = 8  # vectors of outputs that a thread has at once
-MOST_TURNS = 8  # terms of one that it reads at once
-MOST_WORDS = 120  # registers for sums, for what is on its way, and for what follows
-# Cycles in which all threads of a worker do these: an index clamped, an address, a lane's term converted, and added where it counts.
+MOST_TURNS = 8  # terms of each that it loads at once
+MOST_WORDS = 120  # registers for sums, for loads in flight, and for the epilogue
+# Cycles of all threads of a worker for: clamping an index; an address; converting a lane's term and adding it under a condition.
 LOOK_UP, PLACE, LANE = 16, 8, 6
-SPREAD = 0.5  # of a round of terms, which is left out of the last one on average
+SPREAD = 0.5  # of the last iteration, which is unused on average
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """counts: vectors that a thread has at once along each dim; extents: vectors of a whole tile along it. rows: the dims along which ends differ."""
+    """counts: vectors of outputs that a thread has at once along each dim. extents: vectors of a whole tile along each. rows: the dims
+    along which ends differ."""
 
     counts: tuple[int, ...]
     extents: tuple[int, ...]
@@ -39,24 +40,26 @@ class Slots:
 
     @property
     def items(self) -> tuple[int, ...]:
-        """Steps between the vectors of a thread along each dim: so many threads have neighbouring ones."""
+        """Threads along each dim, which is also the distance between the vectors of a thread."""
         return tuple(-(-n // by) for n, by in zip(self.extents, self.counts, strict=True))
 
     @property
     def columns(self) -> tuple[int, ...]:
+        """The dims along which ends are the same."""
         return tuple(k for k in range(len(self.counts)) if k not in self.rows)
 
     def several(self, dims: Sequence[int]) -> tuple[int, ...]:
-        """Of `dims`, those along which a thread has several."""
+        """Those of `dims` along which a thread has several vectors."""
         return tuple(k for k in dims if self.counts[k] > 1)
 
     def count(self, dims: Sequence[int]) -> int:
+        """A thread's vectors along `dims` together."""
         return math.prod(self.counts[k] for k in dims)
 
 
 def slots_of(anchor: Compute, dims: Sequence[Dim], width: int, counts: tuple[int, ...]) -> Slots:
-    """Of a step with vectors of `width` outputs."""
-    ends = own_ends(anchor)
+    """The slots of a step with vectors of `width` outputs."""
+    ends = segment_ends(anchor)
     differ = ends.axes if ends is not None else frozenset()
     sizes = [d.extent if d.stage is None else d.tile + d.lead for d in dims]
     extents = (*sizes[:-1], sizes[-1] // width)
@@ -65,15 +68,15 @@ def slots_of(anchor: Compute, dims: Sequence[Dim], width: int, counts: tuple[int
 
 
 def why_not_several(anchor: Compute) -> str:
-    """Why a thread makes one output after the other; "" where it may have several."""
-    ends = own_ends(anchor)
+    """Why a thread computes one output after the other; "" if it may have several at once."""
+    ends = segment_ends(anchor)
     if ends is None:
         return "its outputs have no ends of their own"
-    return "" if _sure(ends.body) else "what its terms look up has to be checked"
+    return "" if _in_range(ends.body) else "what its terms look up has to be checked"
 
 
-def _sure(body: Expr) -> bool:
-    """Whether all that `body` looks up is there, whatever the data says: a check is a branch between loads."""
+def _in_range(body: Expr) -> bool:
+    """Whether all indices that `body` loads are in range whatever the data is: a check would be a branch between loads."""
     looked_up = (
         (i, extent)
         for x in loads(body)
@@ -91,9 +94,9 @@ def cheapest(
     method: Reduce,
     target: Target,
 ) -> tuple[Reduce, float]:
-    """`method`, whose outputs have ends of their own and are made by a thread each, with as many at once, and as many terms of each, as cost least;
-    and about how many cycles a task takes then."""
-    ends = own_ends(anchor)
+    """`method` with the numbers of outputs and terms at once that cost least, for a segmented reduction with one thread per output; and
+    about how many cycles a task then takes."""
+    ends = segment_ends(anchor)
     assert ends is not None
     work = _Work.of(anchor, followers, ends, method.outputs)
     most = min(MOST_TURNS, anchor.reduce[0].extent)
@@ -109,8 +112,8 @@ def cheapest(
 
 
 def cycles_of_lanes(anchor: Compute, outputs: int, lanes: int, turns: int, target: Target) -> float:
-    """The same of a task whose outputs are made by `lanes` threads each, with so many terms of a thread at once."""
-    ends = own_ends(anchor)
+    """About how many cycles a task takes whose outputs have `lanes` threads each, with `turns` terms of a thread at once."""
+    ends = segment_ends(anchor)
     assert ends is not None
     work = _Work.of(anchor, (), ends, 1)
     rounds = -(-outputs * lanes // target.threads)
@@ -119,7 +122,7 @@ def cycles_of_lanes(anchor: Compute, outputs: int, lanes: int, turns: int, targe
 
 
 def _counts(extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Powers of two along each dim, the fewest first."""
+    """Candidate numbers of vectors: powers of two along each dim, the smallest product first."""
     each = [[n for n in (1, 2, 4, 8) if n <= max(1, extent)] for extent in extents]
     found = (x for x in itertools.product(*each) if math.prod(x) <= MOST_SLOTS)
     yield from sorted(found, key=math.prod)
@@ -127,9 +130,9 @@ def _counts(extents: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """terms: of an output, on average. depth: loads of a term that wait for one another. shared: registers for what a term looks up alike for
-    all columns of a row. found, after: bytes of each load that it needs for a vector of outputs, and of each that follows the sums. sums: registers
-    of a vector's sums. stored: bytes of its result."""
+    """terms: of an output, on average. depth: the length of a term's chain of dependent loads. shared: registers for the indices that all
+    columns of a row share. found, after: bytes per vector of outputs of each load of a term, and of each load of the epilogue. sums:
+    registers of a vector's sums. stored: bytes of its result."""
 
     terms: float
     depth: int
@@ -140,7 +143,7 @@ class _Work:
     stored: int
 
     @staticmethod
-    def of(anchor: Compute, followers: Sequence[Compute], ends: OwnEnds, width: int) -> "_Work":
+    def of(anchor: Compute, followers: Sequence[Compute], ends: SegmentEnds, width: int) -> "_Work":
         inner = {y for x in loads(ends.body) for i in x.index for y in loads(i)}
         found = [x for x in distinct_loads(ends.body) if x not in inner]
         made = {anchor.out, *(s.out for s in followers)}
@@ -160,7 +163,7 @@ class _Work:
         )
 
     def cycles(self, slots: Slots, turns: int, target: Target) -> float:
-        """About how long a task takes, if a thread has so many terms of each of its outputs at once."""
+        """About how many cycles a task takes if a thread has `turns` terms of each of its outputs at once."""
         model, every = fitted(target.model.reduction), range(len(slots.counts))
         rows, several = slots.count(slots.rows), slots.count(every)
         looked_up, found = (
@@ -194,17 +197,17 @@ def _words(nbytes: int) -> int:
 
 
 def _lines(nbytes: int, near: int, target: Target) -> float:
-    """About how many lines a warp's load of `nbytes` a thread looks up: of `near` threads they are neighbours."""
+    """About how many cache lines a warp's load of `nbytes` per thread touches, if those of `near` threads are contiguous."""
     runs = max(1.0, target.warp / near)
     return runs * (1 + target.warp * nbytes / runs / LINE) if nbytes > 4 else 1.0
 
 
 def _elements(x: Load, s: Compute, width: int) -> int:
-    """How many of `x` a vector of `width` outputs reads."""
+    """How many elements of `x` a vector of `width` outputs reads."""
     return width if s.axes and constant_run(offset(x), s.axes[-1], width) < width else 1
 
 
 def _depth(e: Expr) -> int:
-    """Loads of `e` that wait for one another."""
+    """The length of the chain of dependent loads in `e`."""
     inner = [_depth(i) for x in walk(e) if isinstance(x, Load) for i in x.index if loads(i)]
     return max(inner, default=0) + 1 if loads(e) else 0

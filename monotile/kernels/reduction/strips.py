@@ -7,7 +7,8 @@ from monotile.ir.expr import Axis
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Partial results of outputs side by side: an array `name` of the C type `kind`. lane: runs over them. count: text of how many there are."""
+    """Partial results of neighbouring outputs: an array `name` of the C type `kind`. lane: the variable that runs over them. count: text of
+    their number."""
 
     name: str
     kind: str
@@ -16,5 +17,5 @@ class Strip:
 
     @property
     def slot(self) -> str:
-        """Text of the partial result of the output `lane`."""
+        """Text of the partial result of output `lane`."""
         return f"{self.name}[{self.lane.name}]"

@@ -24,7 +24,7 @@ def rows_of(x: Load, c: Compute, dims: tuple[Dim, ...]) -> tuple[int, ...]:
 
 
 def multiplied(c: Compute, weights: frozenset[str]) -> tuple[Load, ...]:
-    """What a reduction reads of `weights`: another element for each point of the reduction, in any case, found without a lookup."""
+    """The loads of `weights` in a reduction that differ for each point of the reduction, are unconditional, and are no gathers."""
     always = set(unconditional(c.body))
     return tuple(
         x
@@ -37,7 +37,7 @@ def multiplied(c: Compute, weights: frozenset[str]) -> tuple[Load, ...]:
 
 
 def task_bytes(x: Load, c: Compute, dims: tuple[Dim, ...]) -> int:
-    """What a task reads of it."""
+    """Bytes of `x` that a task reads."""
     points = math.prod(a.extent for a in c.reduce)
     return math.prod(dims[k].tile for k in rows_of(x, c, dims)) * points * x.dtype.itemsize
 
@@ -45,7 +45,7 @@ def task_bytes(x: Load, c: Compute, dims: tuple[Dim, ...]) -> int:
 def weights_of(
     step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
 ) -> tuple[Load, ...]:
-    """What a reduction of lanes multiplies with, of `weights` that its step reads nowhere else."""
+    """The weights that a reduction by lanes multiplies with, among `weights` that its step reads nowhere else."""
     method, (anchor, *after) = step.method, (computes[name] for name in step.computes)
     if not isinstance(method, Reduce) or method.side_by_side or method.vector == 1:
         return ()
@@ -59,15 +59,15 @@ def weights_of(
 def weight_bytes(
     step: Step, computes: Mapping[str, Compute | Scatter], weights: frozenset[str]
 ) -> int:
-    """That a task of a reduction multiplies with."""
+    """Bytes of the weights that a task of a reduction multiplies with."""
     anchor = computes[step.computes[0]]
     found = weights_of(step, computes, weights)
     return sum(task_bytes(x, anchor, step.dims) for x in found if isinstance(anchor, Compute))
 
 
 def held_early(step: Step, view: View, weights: frozenset[str], target: Target) -> bool:
-    """Whether threads can have in registers, from the stage's beginning on, what the step multiplies with: each knows its vectors, and these
-    are single accesses."""
+    """Whether threads can hold the step's weights in registers from the stage's beginning on: each thread has fixed vectors, which are
+    single accesses."""
     wanted, anchor = weights_of(step, view.statements, weights), view.statements[step.computes[0]]
     if not wanted or not isinstance(step.method, Reduce):
         return False

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.affine import affine
 from monotile.analysis.contraction import uncast
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.analysis.masked import masked
 from monotile.analysis.unconditional import TRUE
 from monotile.codegen.lines import Lines
@@ -23,15 +23,15 @@ from monotile.ir.expr import (
 )
 from monotile.ir.program import Compute
 
-PLACES, VECTORS = 4, 2  # whose sums a thread has in registers
-ALONE = 4  # vectors of a place by itself
-TYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)  # that vectors are loaded of
+PLACES, VECTORS = 4, 2  # positions, and vectors of channels, whose sums a thread has in registers
+ALONE = 4  # vectors of channels of a single position
+TYPES = (DType.F16, DType.BF16, DType.F32, DType.F64)  # types with vector loads
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """image: what windows lie on. factor: what it is multiplied with. down: conditions of a window's row, across: of a place and a term of a row. Each holds
-    for neighbours of what it holds for on both sides."""
+    """image: the operand that windows slide over. factor: the other operand. down: conditions on a row of a window; across: on a position
+    and a term of a row. Each condition holds on an interval."""
 
     image: Load
     factor: Load
@@ -40,12 +40,13 @@ class Windows:
 
 
 def windows_of(site: Site, c: Compute, order: list[Axis], lines: Lines) -> Windows | None:
-    """order: the reduce axes, the last one that of a row's terms. None where windows of neighbours along the axis before the last are not such."""
+    """The windows of a sum of products, or None where it is none over neighbouring positions along the axis before the last. order: the
+    reduce axes; the last one is that of a row's terms."""
     if (
         c.combiner != "sum"
         or c.live
         or site.step.bounds
-        or own_ends(c) is not None
+        or segment_ends(c) is not None
         or len(c.axes) < 2
     ):
         return None
@@ -74,7 +75,7 @@ def windows_of(site: Site, c: Compute, order: list[Axis], lines: Lines) -> Windo
 
 
 def _sides(c: Compute) -> tuple[Load, Load, tuple[Expr, ...]] | None:
-    """What is multiplied, of which one side may be padded with zeros; and when it is not zero."""
+    """Image, factor, and the conditions under which the image is not padded with zeros."""
     match c.body:
         case Binary("mul", a, b) if c.body.dtype.is_float:
             found = masked(uncast(a)), masked(uncast(b))
@@ -104,7 +105,7 @@ def _apart(site: Site, c: Compute) -> bool:
 
 
 def _linear(e: Expr) -> bool:
-    """Whether `e` compares sums of axes, so that what is between two places where it holds holds as well."""
+    """Whether `e` compares sums of axes, so that it holds on an interval of each axis."""
     if not isinstance(e, Binary) or e.op not in COMPARE or e.op == "ne" or loads(e):
         return False
     return all(isinstance(atom, Axis) for x in (e.a, e.b) for atom, _ in affine(x).terms)

@@ -1,11 +1,11 @@
-"""Checks that a step that holds rows in registers is valid."""
+"""Checks that a step with rows in registers is valid."""
 
 import math
 
 from monotile.ir.program import Compute
-from monotile.kernels.common.held_rows import even
 from monotile.kernels.common.late import looks_up
 from monotile.kernels.common.moments import moments
+from monotile.kernels.common.register_rows import even
 from monotile.kernels.common.rowwise import rowwise
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.rowwise.cuts import scratch_bytes
@@ -15,7 +15,7 @@ from monotile.plan.nodes import Stage
 
 
 def check(c: Checked) -> None:
-    """Its computes work row by row, a task has whole rows, and a sum has room."""
+    """Fails unless its computes work row by row, each task has whole rows, and the scratch is large enough for the sums."""
     stage, step, computes, target = c.stage, c.step, c.statements, c.target
     method, anchor = step.method, step.computes[step.anchor]
     assert isinstance(method, HoldRows)
@@ -47,7 +47,7 @@ def check(c: Checked) -> None:
 
 
 def why_not_late(stage: Stage, statements: Statements) -> str | None:
-    """What it reads is found by its row alone, in one step."""
+    """Its loads have to be addressed by the row alone, without gathers, in a single step."""
     first, *rest = stage.steps
     if rest:
         return "it has several steps"

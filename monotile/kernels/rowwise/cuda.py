@@ -2,13 +2,19 @@
 
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Site
-from monotile.kernels.common.cuda_asked_rows import Asked, ask_all, ask_first, ask_next, take
+from monotile.kernels.common.cuda_prefetch_rows import (
+    Prefetched,
+    prefetch_first_rows,
+    prefetch_next_rows,
+    prefetch_row,
+    take,
+)
 from monotile.kernels.common.cuda_rows import each_round, rows_of
 from monotile.kernels.rowwise.method import HoldRows
 
 
 def write(e: BlockEmitter, site: Site) -> None:
-    """Groups of lanes, each with a row at a time."""
+    """Groups of lanes, each of which computes one row at a time."""
     method, await_ = site.step.method, e.await_
     assert isinstance(method, HoldRows)
     row = site.ranges[0] if method.rows else None
@@ -18,12 +24,12 @@ def write(e: BlockEmitter, site: Site) -> None:
         w.write(f"const idx group_lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
         w.define("group_lane")
         w.define("group")
-        ahead = ask_first(step, f"{await_}();") if step.rounds > 1 else Asked()
+        ahead = prefetch_first_rows(step, f"{await_}();") if step.rounds > 1 else Prefetched()
         with each_round(step):
             if step.rounds > 1:
-                ask_next(step, ahead.by_round)
+                prefetch_next_rows(step, ahead.by_round)
             else:
-                ahead = ask_all(step, f"{await_}();")
+                ahead = prefetch_row(step, f"{await_}();")
             take(step, ahead.once, "early")
             step.evaluate()
             if step.rounds > 1 and lanes > e.target.warp:

@@ -1,7 +1,7 @@
 """Groups that work row by row as one step: lanes hold their row in registers from its loads to its stores (CUDA).
 
-Cut step by step, a group reads its intermediate results from on-chip memory after a barrier of the block, and operands of several steps
-are loaded as often. Here all operands of a row are loaded at once, and its sums are known to all its lanes.
+As separate steps, a group reads its intermediate results from on-chip memory after a block barrier, and loads the operands of several steps
+repeatedly. Here all operands of a row are loaded at once, and its sums are known to all its lanes.
 """
 
 import math
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 from monotile.ir.program import Compute
-from monotile.kernels.common.held_rows import MOST_WORDS, PART, RowWork, even, row_work
 from monotile.kernels.common.moments import moments
+from monotile.kernels.common.register_rows import MOST_WORDS, PART, RowWork, even, row_work
 from monotile.kernels.common.rowwise import Rowwise, rowwise
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
@@ -19,11 +19,11 @@ from monotile.kernels.rowwise.method import HoldRows
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
-VECTOR = 8  # elements that a lane takes at once, at most
+VECTOR = 8  # widest vector of a lane
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """The ways to cut `group` so: none where it does not work row by row, or its rows are too long."""
+    """Drafts of `group` with rows in registers; none if it does not work row by row, or its rows are too long."""
     target = context.target
     if len(group.steps) == 1:
         return
@@ -60,12 +60,12 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 
 
 def scratch_bytes(found: Rowwise, target: Target) -> int:
-    """A part of every sum for each warp."""
+    """On-chip bytes for a partial result of every sum and warp."""
     return found.sums * target.threads // target.warp * PART
 
 
 def _vector(found: Rowwise, lanes: int) -> int:
-    """As few turns with narrower vectors where lanes would stand idle."""
+    """The vector width with the fewest iterations, narrower where lanes would be idle."""
     vector = math.gcd(VECTOR, found.span[-1])
     while vector > 1 and 2 * math.prod(found.span) // vector <= lanes:
         vector //= 2
@@ -73,7 +73,7 @@ def _vector(found: Rowwise, lanes: int) -> int:
 
 
 def _seconds(work: RowWork, method: HoldRows, tile: int, target: Target) -> float:
-    """A task: its groups of lanes take their rows round after round, and ask for the next ones meanwhile."""
+    """Seconds of a task: its groups of lanes process their rows in rounds, and prefetch the next round's."""
     groups = target.threads // method.lanes
     first = target.latency_seconds * (1 + work.meeting(method, target))
     first += work.moved(min(tile, groups), target) + work.arithmetic(method, target)

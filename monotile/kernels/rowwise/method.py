@@ -9,11 +9,11 @@ from monotile.plan.places import Frozen
 class HoldRows(Method, Frozen, frozen=True, tag="hold_rows"):
     """Rows that are read, reduced and written from registers: `match.Rowwise` describes its computes.
 
-    The anchor is the first wide one, number `result` of the step's computes, after the one-per-row values. A group of `lanes` neighbouring
-    threads has a row, each thread vectors of `vector` neighbours of it, `lanes` vectors apart. In a stage that waits late, tensors that no
-    launch changes are prefetched before the wait.
-    moments: (sum of squared distances from the mean, sum) pairs that are found together, in one pass over the row.
-    What was matched: rows: how many leading axes number the rows. span: extents along a row. order: the computes in an order of evaluation.
+    The anchor is the first wide one, number `result` of the step's computes, after the values of which a row has one. A group of `lanes`
+    neighbouring threads has a row; each thread has vectors of `vector` neighbours of it, `lanes` vectors apart. In a stage that waits late,
+    tensors that no launch changes are prefetched before the wait.
+    moments: (sum of squared differences from the mean, sum) pairs that are computed in one pass over the row.
+    The match: rows: the number of leading axes over the rows. span: extents along a row. order: the computes in an order of evaluation.
     """
 
     light: ClassVar[bool] = True

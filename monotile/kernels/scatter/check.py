@@ -10,7 +10,7 @@ from monotile.plan.invalid import fail
 
 
 def check(c: Checked) -> None:
-    """No two threads or tasks write where others do, but in the order of the terms."""
+    """Fails if two threads or tasks may write to the same element, unless one thread makes these writes in order."""
     method = c.step.method
     if isinstance(method, Listed):
         _check_listed(c, method)
@@ -57,7 +57,7 @@ def _check_listed(c: Checked, m: Listed) -> None:
 
 
 def _check_rows(c: Checked, m: ListRows) -> None:
-    """The step is lists of rows, of which each task has some."""
+    """Fails unless the step computes the lists of rows (`ListRows`), and the tasks divide the rows."""
     name, step, grid = c.stage.name, c.step, c.stage.grid
     made = {n: s for n in step.computes if isinstance(s := c.statements[n], Compute)}
     anchor = made.get(step.computes[step.anchor])

@@ -1,4 +1,4 @@
-"""Cost model of writes that may collide: one after the other, or as lists of each position's terms."""
+"""Cost model of writes that may collide: serial, or as lists of the terms of each position."""
 
 import math
 from collections.abc import Sequence, Set
@@ -11,27 +11,25 @@ from monotile.kernels.scatter.method import Listed, ListRows
 from monotile.kernels.scatter.roles import Roles
 from monotile.targets.target import Target
 
-AHEAD = 12  # elements that a thread reads at once before it writes them in order
-UPDATE = (
-    0.3  # of a latency, until what was just written can be read again: the next one may add to it
-)
+AHEAD = 12  # elements whose operands a thread loads together before it writes them in order
+UPDATE = 0.3  # of a latency, until a written value can be read again: the next write may add to it
 SCAN_OPERATIONS = 20  # an index: its position, whether it is the task's, its place in the list
-TERM_OPERATIONS = 8  # an element of a term: its address and its sum
+TERM_OPERATIONS = 8  # an element of a term: its address, and adding it
 SORT_OPERATIONS = 60  # a term: counted, and put in its place
-COUNT_OPERATIONS = 6  # a row's terms of a warp: where they begin
-PLACE_LATENCIES = 8  # a term in memory: its row, found by halves, what follows it, and that is looked up and checked
-BLOCK_WAITS = 12  # barriers of the block, and as many looks at the lists, that lists take
+COUNT_OPERATIONS = 6  # a row's terms of a warp: the prefix sum of their number
+PLACE_LATENCIES = 8  # storing a term: the binary search for its row, and the epilogue with its look-ups and checks
+BLOCK_WAITS = 12  # block barriers, each with an access to the lists, of building lists
 BLOCK_WAIT = 0.12  # of a latency, each
 
 
 def serial_seconds(s: Scatter, walked: int, turns: int, target: Target) -> float:
-    """A thread that writes `walked` elements in order, `turns` times."""
+    """Seconds of a thread that writes `walked` elements in order, `turns` times."""
     each = target.latency_seconds * (depth(s) / AHEAD + UPDATE)
     return turns * walked * each
 
 
 def listed_seconds(s: Scatter, roles: Roles, m: Listed, features: int, target: Target) -> float:
-    """One task, where terms are spread evenly. features: its own."""
+    """Seconds of one task, if terms are spread evenly. features: of the task."""
     count, latency = roles.count(s), target.latency_seconds
     rate, bandwidth = _rates(target)
     last = {s.axes[p] for p in roles.terms[-1:]}
@@ -51,7 +49,7 @@ def listed_seconds(s: Scatter, roles: Roles, m: Listed, features: int, target: T
 
 
 def rows_seconds(found: RowLists, m: ListRows, target: Target) -> float:
-    """One task that makes lists of its rows: it reads all indices twice."""
+    """Seconds of one task that makes lists of its rows, for which it reads all indices twice."""
     scan = _scan_seconds([found.index], {found.term}, found.terms, m.loads, target)
     mine = max(1.0, found.terms * m.rows / max(m.rows, found.rows))
     each = scan + _lists_seconds(mine, m.capacity, target)
@@ -63,7 +61,7 @@ def rows_seconds(found: RowLists, m: ListRows, target: Target) -> float:
 
 
 def _rates(target: Target) -> tuple[float, float]:
-    """Operations, and bytes from the last-level cache, of a worker in a second."""
+    """A worker's operations per second, and its bytes per second from the last-level cache."""
     bandwidth = min(target.worker_bandwidth, target.l2_bandwidth / target.workers)
     return target.flops["fma"] / 2 / target.workers, bandwidth
 
@@ -71,7 +69,7 @@ def _rates(target: Target) -> tuple[float, float]:
 def _scan_seconds(
     index: Sequence[Expr], near: Set[Axis], count: int, at_once: int, target: Target
 ) -> float:
-    """To read `count` indices, neighbours along the axes `near`."""
+    """Seconds to read `count` indices, which are contiguous along the axes `near`."""
     rate, bandwidth = _rates(target)
     nbytes = count * sum(_line(near, x) for x in {x for i in index for x in loads(i)})
     rounds = -(-count // (target.threads * at_once))
@@ -81,23 +79,23 @@ def _scan_seconds(
 
 
 def _lists_seconds(terms: float, capacity: int, target: Target) -> float:
-    """To put so many terms, which were found, in the order of their positions."""
+    """Seconds to sort `terms` terms of the task by position."""
     full = target.threads // target.warp * capacity
     rounds = max(1, math.ceil(terms / (full / 2)))
     return rounds * BLOCK_WAITS * BLOCK_WAIT * target.latency_seconds
 
 
 def depth(s: Scatter) -> int:
-    """Loads of an element that wait for one another."""
+    """The length of the chain of dependent loads of an element."""
     return max((_depth(e) for e in expressions(s)), default=0)
 
 
 def _depth(e: Expr) -> int:
-    """Of loads whose addresses others decide."""
+    """The length of the chain of dependent loads in `e`."""
     parts = e.index if isinstance(e, Load) else children(e)
     return isinstance(e, Load) + max((_depth(x) for x in parts), default=0)
 
 
 def _line(near: Set[Axis], x: Load) -> int:
-    """Bytes that an index costs where neighbours are read: a whole sector where others' lie between."""
+    """Bytes of memory traffic per index: a whole sector where indices are not contiguous."""
     return x.dtype.itemsize if x.index and x.index[-1] in near else 32

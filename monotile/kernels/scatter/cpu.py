@@ -1,10 +1,10 @@
-"""Writes in order on the CPU."""
+"""Scatters on the CPU: serial loops."""
 
 from monotile.codegen.loops import Loops, write_element
 from monotile.codegen.site import Site
 
 
 def write(e: Loops, site: Site) -> None:
-    """Plain loops, as the axes come."""
+    """Loops over all ranges in order."""
     with e.over(site.ranges):
         write_element(e, site, site.point)

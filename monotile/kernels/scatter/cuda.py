@@ -1,5 +1,5 @@
-"""Scatters in order: by one thread, by one for each point of the axes along which writes cannot collide, by lists of each position's
-terms, or the construction of these lists."""
+"""Scatters on CUDA: serial writes by one thread, or by one for each point of the axes along which writes cannot collide; sums over lists of
+terms; and the construction of these lists."""
 
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ from monotile.kernels.scatter.method import Listed, ListRows, Serial
 
 
 def write(e: VectorEmitter, site: Site) -> None:
-    """By whichever method."""
+    """Writes the step, dispatched by its method."""
     if isinstance(site.step.method, Listed):
         write_listed(e, site, site.step.method)
     elif isinstance(site.step.method, ListRows):
@@ -27,7 +27,7 @@ def write(e: VectorEmitter, site: Site) -> None:
 
 
 def write_serial(e: VectorEmitter, site: Site) -> None:
-    """A point of the parallel ranges a thread and turn; there the others, row-major."""
+    """A thread has one point of the parallel ranges at a time, for which it loops over the other ranges in row-major order."""
     method = site.step.method
     assert isinstance(method, Serial)
     parallel = [site.ranges[p] for p in method.parallel]
@@ -58,7 +58,7 @@ def write_serial(e: VectorEmitter, site: Site) -> None:
 def _write_together(
     e: VectorEmitter, site: Site, point: Mapping[str, Expr], along: Range, count: int
 ) -> None:
-    """Several elements along a range at once: what all of them read is asked for before any of them is written."""
+    """Writes several elements along a range at once: all their loads are issued before any element is written."""
     anchor, w, v = site.anchor, e.writer, along.variable.name
     assert isinstance(anchor, Scatter)
     name = w.fresh("turn")
@@ -78,7 +78,7 @@ def _write_together(
 
 @contextmanager
 def _each(e: VectorEmitter, along: Range, count: int) -> Generator[Block]:
-    """A block in a loop over elements from `first` on, where there is one."""
+    """An unrolled loop over the elements from `first` on that exist."""
     v = along.variable.name
     head = f"for (idx turn = 0; turn < {count}; ++turn)"
     with e.writer.open(head, ["turn", v], fence=True) as loop:

@@ -1,4 +1,4 @@
-"""Scatter-adds by lists of each position's terms in order, which a block builds for its own positions."""
+"""Scatter-adds by lists of the terms of each position, in order; a block builds the lists of its own positions."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Tensor, add, idx, mul, substitute
 from monotile.ir.program import Scatter
 from monotile.kernels.common.cuda_threads import placed, region, spread
-from monotile.kernels.scatter.cuda_ahead import (
+from monotile.kernels.scatter.cuda_prefetch import (
     place_names,
     turns,
     unchecked,
@@ -26,7 +26,7 @@ from monotile.kernels.scatter.roles import Roles, roles_of
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What a task has. low: its first position. features: ranges of them; `total` in all."""
+    """A task's rows. low: its first position. features: their ranges, `total` elements in all."""
 
     site: Site
     s: Scatter
@@ -41,23 +41,23 @@ class _Rows:
 
     @property
     def sure(self) -> int:
-        """Of a lane's `each` features in a turn, how many there are in the last turn too, for all lanes."""
+        """Of a lane's `each` features per iteration, how many exist in the last iteration as well, for all lanes."""
         lanes, each = self.method.lanes, self.method.each
         return min(each, (self.total - (self.total - 1) // (lanes * each) * lanes * each) // lanes)
 
     @property
     def positions(self) -> list[tuple[Expr, int]]:
-        """Of the term `e`, along each scattered dimension; with its extent."""
+        """The index of term `e` along each scattered dimension, with its extent."""
         s, point = self.s, self.term(Axis("e", self.roles.count(self.s)))
         return [(substitute(s.index[d], point), s.out.shape[d]) for d in self.roles.scattered]
 
     def term(self, number: Expr) -> dict[str, Expr]:
-        """The site's point at a term of the sums."""
+        """The site's point at term `number` of the sums."""
         axes = [self.s.axes[p] for p in self.roles.terms]
         return {**self.site.point, **unflatten(number, axes)}
 
     def index(self, row: Expr, feature: Mapping[str, Expr]) -> list[Expr]:
-        """Where the result has a feature of a row."""
+        """The index into the result of a feature of a row."""
         s, scattered = self.s, self.roles.scattered
         along = [Axis(f"p{d}", s.out.shape[d]) for d in scattered]
         where = unflatten(add(self.low, row), along)
@@ -69,7 +69,7 @@ class _Rows:
 
 
 def write_listed(e: VectorEmitter, site: Site, method: Listed) -> None:
-    """Functors for the position of a term and for the sum of a row's, and the call of `mt::TermLists`."""
+    """Writes functors for the position of a term and for the sum of a row's terms, and the call of `mt::TermLists`."""
     s, w, step = site.anchor, e.writer, site.step
     roles = roles_of(s) if isinstance(s, Scatter) else None
     if not isinstance(s, Scatter) or roles is None:
@@ -98,8 +98,8 @@ def write_listed(e: VectorEmitter, site: Site, method: Listed) -> None:
 def write_position(
     e: VectorEmitter, index: Sequence[tuple[Expr, int]], tensor: Tensor, name: str
 ) -> str:
-    """Functors for what a term's position is read from, for the position, and for its checks: their names. index: of the term `e`, with
-    extents. tensor: of which it is the position."""
+    """Writes functors for the loads of a term's position, for the position, and for its checks. Returns their names. index: the position of
+    term `e`, with extents. tensor: the indexed tensor."""
     w = e.writer
     names = write_fetch(e, [i for i, _ in index], f"fetch_{name}", "read")
     given = "(idx e, const auto& read)"
@@ -118,7 +118,8 @@ def write_position(
 
 
 def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:
-    """Lanes side by side have features side by side: sums stay in registers while the terms go by, several of which are read at once."""
+    """Writes the functor that sums a row's terms. Neighbouring lanes have neighbouring features; sums stay in registers, and several terms
+    are loaded at once."""
     s, m, w = rows.s, rows.method, e.writer
     kind, dtype = VALUES[s.out.dtype], s.out.dtype
     value = _value(rows)
@@ -166,14 +167,14 @@ def _write_add(e: VectorEmitter, rows: _Rows, name: str) -> None:
 
 
 def _value(rows: _Rows) -> Expr:
-    """Of feature `at` of term `e`."""
+    """The written value, for feature `at` of term `e`."""
     feature = spread(Axis("at", rows.total), rows.features)
     point = placed(rows.term(Axis("e", rows.roles.count(rows.s))), feature)
     return substitute(rows.s.value, point)
 
 
 def _write_start(e: VectorEmitter, rows: _Rows) -> None:
-    """The sums so far."""
+    """Loads the initial values of the sums."""
     out = rows.s.out
     place = stored(e.plan.places[out.name])[0]
     with _features(e, rows) as feature:
@@ -183,7 +184,7 @@ def _write_start(e: VectorEmitter, rows: _Rows) -> None:
 
 @contextmanager
 def _features(e: VectorEmitter, rows: _Rows) -> Generator[dict[str, Expr]]:
-    """A loop over the features `v` of a lane: variables of the ranges. Where there is none, that is another lane's."""
+    """An unrolled loop over the features `v` of a lane. Yields the ranges' variables, clamped to features that exist."""
     with turns(e, "v", rows.method.each):
         text = f"f + v * {rows.method.lanes}"
         if rows.sure < rows.method.each:

@@ -1,4 +1,4 @@
-"""Lists of the terms of each row in memory (CSR), which a block builds for its own rows."""
+"""Lists of the terms of each row (CSR) in memory; a block builds those of its own rows."""
 
 from monotile.analysis.row_lists import lists_of
 from monotile.codegen.address import stored
@@ -14,7 +14,7 @@ from monotile.kernels.scatter.method import ListRows
 
 
 def write_rows(e: VectorEmitter, site: Site, method: ListRows) -> None:
-    """Functors for the row of a term and for what is stored, and the call of `mt::RowLists`."""
+    """Writes functors for the row of a term and for the stores, and the call of `mt::RowLists`."""
     w, step, m, threads = e.writer, site.step, method, e.plan.launch.threads
     made = {s.out.name: s for s in site.named(step.computes)}
     found = lists_of(made[step.computes[step.anchor]], made)
@@ -44,6 +44,6 @@ def write_rows(e: VectorEmitter, site: Site, method: ListRows) -> None:
 
 
 def _begin(e: VectorEmitter, s: Compute, at: Expr, text: str) -> None:
-    """Stores where a row's list begins."""
+    """Stores the start of a row's list."""
     for place in stored(e.plan.places[s.out.name]):
         e.writer.write(e.store(s.out.dtype, *e.address(s.out, [at], place), f"(int64_t)({text})"))

@@ -1,5 +1,5 @@
-"""How Scatters whose writes may collide are cut into tasks: along axes that separate writes, or by the positions written. And the
-construction of lists of each position's terms."""
+"""Candidates for cutting Scatters whose writes may collide into tasks: along axes that separate writes, or by the positions written. Also
+those of the construction of lists of terms."""
 
 import itertools
 import math
@@ -20,15 +20,15 @@ from monotile.kernels.scatter.roles import Roles, roles_of
 from monotile.plan.nodes import Dim, Step
 from monotile.targets.target import Target
 
-MOST_ROWS = 2048  # positions that a task has lists of
-CAPACITY = 256  # terms that a warp finds before they are added
+MOST_ROWS = 2048  # positions of a task with lists
+CAPACITY = 256  # terms that a warp collects before they are added
 LOADS = 16  # indices that a thread reads at once
-MOST_VALUES = 40  # registers for values that a thread reads at once
-LEAST_LANES_BYTES = 32  # that neighbouring lanes read
+MOST_VALUES = 40  # registers for values that a thread loads at once
+LEAST_LANES_BYTES = 32  # contiguous bytes that neighbouring lanes read, at least
 
 
 def match(result: Compute, computes: Mapping[str, Compute], context: Context) -> Match | None:
-    """Lists of the terms of each row, which others read: all but the rank."""
+    """Matches the lists of the terms of each row; all of them but the rank are read by other stages."""
     if not context.target.has.lockstep or (found := lists_of(result, computes)) is None:
         return None
     inner = found.statements[:-1]
@@ -36,7 +36,8 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """One way in order, and by lists where threads run in lockstep; none for what is no Scatter, or keeps all its writes apart."""
+    """Drafts of a Scatter as a stage: serial, and by lists where threads run in lockstep; none if the group is no Scatter, or all of its
+    writes are separate."""
     anchor, target = group.steps[0][0], context.target
     if isinstance(group.match, RowLists):
         yield from _rows(group, group.match, target)
@@ -54,7 +55,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
-    """As a step of a task with several."""
+    """The Scatter as a step of a task with several steps, with its cost; None if it cannot be."""
     anchor, target = site.anchor, context.target
     method = _serial(anchor) if isinstance(anchor, Scatter) else None
     if method is None or not isinstance(anchor, Scatter):
@@ -77,7 +78,7 @@ def _access(target: Target) -> flat.Accesses:
 
 
 def _in_order(s: Scatter, m: Serial, tiles: Sequence[int], target: Target) -> float:
-    """Seconds that a thread waits from one write to the next; a processor with caches and no warps does not."""
+    """Seconds that threads wait between writes; 0 for a processor with caches and without warps."""
     if not target.has.lockstep:
         return 0.0
     shared = math.prod(tiles[p] for p in m.parallel)
@@ -86,7 +87,7 @@ def _in_order(s: Scatter, m: Serial, tiles: Sequence[int], target: Target) -> fl
 
 
 def _dims(s: Scatter, method: Serial, target: Target) -> tuple[Dim, ...]:
-    """One dim an axis; those that threads share are cut, the first ones first, for as many workers as there are."""
+    """One dim per axis. The axes that threads share are cut, from the first on, into as many parts as there are workers."""
     shared = method.parallel
     least = max(target.warp, target.vector_bytes // s.out.dtype.itemsize)  # neighbours in memory
     wanted = target.workers
@@ -104,7 +105,7 @@ def _dims(s: Scatter, method: Serial, target: Target) -> tuple[Dim, ...]:
 
 
 def _rows(group: Group, found: RowLists, target: Target) -> Iterator[Draft]:
-    """By as many ranges of rows as there are workers; with lists for twice the terms that a task has on average, where they fit."""
+    """Drafts with as many ranges of rows as workers, and with lists for twice the average number of terms where these fit."""
     rows = min(MOST_ROWS, -(-found.rows // target.workers))
     grid = (-(-found.rows // rows),)
     names = tuple(s.out.name for s in group.steps[0])
@@ -122,7 +123,7 @@ def _rows(group: Group, found: RowLists, target: Target) -> Iterator[Draft]:
 
 
 def _listed(group: Group, s: Scatter, roles: Roles, target: Target) -> Iterator[Draft]:
-    """By as many ranges of positions as there are workers, or by parts of the features as well: one, some, or as many as possible."""
+    """Drafts with as many ranges of positions as workers, or also with the features in parts: one, some, or as many as possible."""
     positions, outer = roles.positions(s), math.prod(s.axes[p].extent for p in roles.outer)
     if max(positions, roles.count(s)) >= 1 << 31:
         return
@@ -150,7 +151,7 @@ def _listed(group: Group, s: Scatter, roles: Roles, target: Target) -> Iterator[
 
 
 def _listed_dims(s: Scatter, roles: Roles, parts: int) -> tuple[Dim, ...]:
-    """One dim an axis: a task has one point of the outer ones and, of the features, one of at most `parts` equal parts."""
+    """One dim per axis: a task has one point of the outer axes, and one of at most `parts` equal parts of the features."""
     numbers, dims = itertools.count(), list[Dim]()
     for p, a in enumerate(s.axes):
         tile = a.extent
@@ -169,7 +170,7 @@ def _listed_dims(s: Scatter, roles: Roles, parts: int) -> tuple[Dim, ...]:
 def _methods(
     s: Scatter, roles: Roles, axis: int, rows: int, features: int, target: Target
 ) -> Iterator[tuple[int, Listed]]:
-    """Ways in which threads share a task's rows, numbered from the one with most lanes side by side."""
+    """Candidate numbers of threads per row, numbered from the one with the most lanes on."""
     words = max(1, s.out.dtype.itemsize // 4)
     share = roles.count(s) / roles.positions(s)
     whole = 1 << max(0, features - 1).bit_length()

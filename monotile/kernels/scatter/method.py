@@ -9,10 +9,10 @@ from monotile.plan.places import Frozen
 
 
 class Serial(Method, Frozen, frozen=True, tag="serial"):
-    """A Scatter whose writes may collide. Threads share the dims at positions `parallel`, along which they never do; each walks the other
-    dims in row-major order.
+    """A Scatter whose writes may collide. Threads share the dims at positions `parallel`, along which they never do; each loops over the
+    other dims in row-major order.
 
-    prefetch: at "loop" the operands of so many elements of the last of these, before any of them is written.
+    prefetch: at "loop" the operands of so many elements along the last of these dims, before any of them is written.
     """
 
     parallel: tuple[int, ...] = ()
@@ -31,10 +31,12 @@ class Serial(Method, Frozen, frozen=True, tag="serial"):
 
 
 class Listed(Method, Frozen, frozen=True, tag="listed"):
-    """A Scatter whose writes may collide, each position's terms in their order. A task has the `rows` positions from c * `rows` on, of
-    the scattered dimensions flattened, where c is its coordinate along the tile axis `axis`. Its threads read all indices together,
-    `loads` each at once; those within the task's rows become lists on chip, one a row, of at most `capacity` terms for each warp that
-    reads. Then `lanes` threads take a row: each takes `each` of its features, and adds `terms` terms that are loaded at once.
+    """A Scatter whose writes may collide, with the terms of each position in their order.
+
+    A task has the `rows` positions from c * `rows` on, of the scattered dimensions flattened, where c is its coordinate along the tile axis
+    `axis`. Its threads read all indices together, `loads` each at once. Those within the task's rows become on-chip lists, one per row, of
+    at most `capacity` terms for each warp that reads. Then `lanes` threads share a row: each has `each` of its features, and adds `terms`
+    terms that are loaded at once.
     """
 
     axis: int
@@ -61,9 +63,10 @@ class Listed(Method, Frozen, frozen=True, tag="listed"):
 
 
 class ListRows(Method, Frozen, frozen=True, tag="list_rows"):
-    """The lists of the terms of each row (`analysis.row_lists`), in memory: `first` and `rank`, of which the latter is not stored, and
-    `order`. A task has the `rows` rows from c * `rows` on, where c is its coordinate along the tile axis `axis`; its threads read the
-    rows of all terms, `loads` each at once, as those of `Listed` do.
+    """The lists of the terms of each row (`analysis.row_lists`), in memory: `first`, `rank`, which is not stored, and `order`.
+
+    A task has the `rows` rows from c * `rows` on, where c is its coordinate along the tile axis `axis`; its threads read the rows of all
+    terms, `loads` each at once, as those of `Listed` do.
     """
 
     sends: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Prefetches of Scatters in order: operands of several writes, so that there is one latency instead of one a write."""
+"""Prefetches of serial Scatters: the operands of several writes together, so that there is one latency instead of one per write."""
 
 from monotile.ir.expr import loads
 from monotile.ir.program import Scatter
@@ -6,12 +6,12 @@ from monotile.kernels.family import Prefetching
 from monotile.kernels.scatter.method import Serial
 from monotile.plan.nodes import Prefetch
 
-MOST = 16  # writes at a time: their code is written out
-MOST_WORDS = 64  # registers for what is on its way
+MOST = 16  # writes at a time: their code is unrolled
+MOST_WORDS = 64  # registers for loads in flight
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
-    """At "loop", where a thread walks an axis."""
+    """At "loop", if a thread loops over an axis."""
     step, method = where.step, where.step.method
     anchor = where.statements[step.computes[step.anchor]]
     if not isinstance(method, Serial):

@@ -10,9 +10,9 @@ from monotile.ir.program import Scatter
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """All by number. terms: axes along which writes may meet: their points, row-major, are the terms of the sums. scattered: dimensions of
-    the result whose index depends on these. outer: axes that keep writes apart and on which these indices depend as well: each point of
-    them has a list of indices of its own. features: all other axes: what an index of the list is for."""
+    """Positions of a Scatter's axes by role. terms: axes along which writes may collide; their points, row-major, are the terms of the
+    sums. scattered: dimensions of the result whose index depends on these. outer: axes that separate writes and on which these indices
+    depend as well; each point of them has a list of indices of its own. features: all other axes, which share the indices."""
 
     terms: tuple[int, ...]
     scattered: tuple[int, ...]
@@ -20,16 +20,16 @@ class Roles:
     features: tuple[int, ...]
 
     def count(self, s: Scatter) -> int:
-        """Of the terms."""
+        """The number of terms."""
         return math.prod(s.axes[p].extent for p in self.terms)
 
     def positions(self, s: Scatter) -> int:
-        """Of the scattered dimensions, flattened row-major."""
+        """The number of positions of the scattered dimensions, flattened row-major."""
         return math.prod(s.out.shape[d] for d in self.scattered)
 
 
 def roles_of(s: Scatter) -> Roles | None:
-    """None where no writes meet, where what is written depends on what was there, or where nothing is scattered."""
+    """The roles of the axes; None if no writes collide, if the written value depends on the updated tensor, or if nothing is scattered."""
     apart = independent(s.index, s.axes)
     terms = tuple(p for p in range(len(s.axes)) if p not in apart)
     met = frozenset(s.axes[p] for p in terms)

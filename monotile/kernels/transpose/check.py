@@ -2,7 +2,7 @@
 
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.family import Checked
-from monotile.kernels.transpose.match import behind_last, together
+from monotile.kernels.transpose.match import axes_after_last, together
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.kernels.transpose.settle import exact_vector
 from monotile.plan.invalid import fail
@@ -10,12 +10,12 @@ from monotile.plan.nodes import Dim
 
 
 def check(c: Checked) -> None:
-    """Every task has whole vectors in both orders."""
+    """Fails unless every task has whole vectors in both memory orders."""
     stage, step, anchor = c.stage, c.step, c.anchor
     match step.method:
         case Transpose(_, behind):
             axes = step.dims[behind].axes
-            if not isinstance(anchor, Compute) or behind_last(anchor) != axes:
+            if not isinstance(anchor, Compute) or axes_after_last(anchor) != axes:
                 fail(f"{stage.name}: {anchor.out.name} is no copy with {axes} behind the last axis")
             if step.dims[behind].stage is not None:
                 fail(
@@ -32,9 +32,9 @@ def check(c: Checked) -> None:
 
 
 def _check_tiles(c: Checked, m: TransposeTiles) -> None:
-    """Each task has a part of the axes that change places, and vectors lie side by side and aligned."""
+    """Fails unless the tiles are of the two exchanged axes, and vectors are contiguous and aligned on both sides."""
     stage, step, anchor = c.stage, c.step, c.anchor
-    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    behind = axes_after_last(anchor) if isinstance(anchor, Compute) else ()
     sides = step.dims[m.rows], step.dims[m.columns]
     if not isinstance(anchor, Compute) or [d.axes for d in sides] != [
         (len(anchor.axes) - 1,),
@@ -50,7 +50,7 @@ def _check_tiles(c: Checked, m: TransposeTiles) -> None:
 
 
 def _whole_runs(vector: int, s: Compute | Scatter, dims: tuple[Dim, ...]) -> bool:
-    """Whether vectors divide all of the axis before the last, and every task has the last one whole."""
+    """Whether vectors divide the axis before the last, and every task has the whole last axis."""
     if len(dims) != 2 or dims[1].axes != (len(s.axes) - 1,) or dims[1].stage is not None:
         return False
     return not any(size % vector for size in (dims[0].tile, s.axes[-2].extent))

@@ -1,4 +1,4 @@
-"""Steps whose result has another memory order than their operands: vectors in one order become vectors in the other."""
+"""Transposing copies on CUDA: vectors in one memory order become vectors in the other."""
 
 from contextlib import ExitStack
 
@@ -18,7 +18,7 @@ from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTi
 
 
 def write(e: VectorEmitter, site: Site) -> None:
-    """By whichever method."""
+    """Writes the step, dispatched by its method."""
     match site.step.method:
         case Transpose() as method:
             write_transpose(e, site, method)
@@ -31,8 +31,8 @@ def write(e: VectorEmitter, site: Site) -> None:
 
 
 def write_transpose(e: VectorEmitter, site: Site, method: Transpose) -> None:
-    """What a task reads is brought on chip piece by piece, as it lies in memory. Then a thread has a vector of the last axis: `count` vectors in
-    the order of what is read, and as many in that of what is written."""
+    """A task's operand is copied on chip in memory order, piece by piece. Then a thread takes `count` vectors from it, and writes as many
+    along the last axis of the result."""
     anchor = site.anchor
     x, width = copied(anchor) if isinstance(anchor, Compute) else None, method.vector
     if x is None or not isinstance(anchor, Compute):
@@ -68,7 +68,7 @@ def write_transpose(e: VectorEmitter, site: Site, method: Transpose) -> None:
 
 
 def write_tiles(e: VectorEmitter, site: Site, method: TransposeTiles) -> None:
-    """A tile a task, by all threads."""
+    """All threads of a block transpose one tile per task."""
     anchor, w = site.anchor, e.writer
     x = copied(anchor) if isinstance(anchor, Compute) else None
     if x is None or not isinstance(anchor, Compute):
@@ -98,7 +98,7 @@ def write_tiles(e: VectorEmitter, site: Site, method: TransposeTiles) -> None:
 
 
 def write_interleave(e: VectorEmitter, site: Site, method: Interleave) -> None:
-    """A thread a vector along the axis before the last, for each value of the last."""
+    """A thread has one vector along the axis before the last, for each value of the last."""
     anchor, width = site.anchor, method.vector
     if not isinstance(anchor, Compute) or site.followers:
         raise InternalError(f"step {site.step.computes} is not interleaved")

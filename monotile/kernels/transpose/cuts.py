@@ -12,19 +12,19 @@ from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.vectors import fitting
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.group import Group
-from monotile.kernels.transpose.match import behind_last, together
+from monotile.kernels.transpose.match import axes_after_last, together
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.plan.nodes import Dim, Stage, Step
 from monotile.transform.layout.copies import MOST_BEHIND
 
 LEAST_BYTES = 8  # of a vector in tiles
-TILES = (128, 64)  # rows and columns of a tile: the larger one has more of memory under way
-EACH = 3  # tasks that each worker then has at least
-MOST_INTERLEAVED = 8  # values of a last axis up to which a thread takes them all
+TILES = (128, 64)  # rows and columns of a tile: the larger one has more loads in flight
+EACH = 3  # least tasks per worker for the larger one
+MOST_INTERLEAVED = 8  # largest last axis of which a thread has all values
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:
-    """One way, or none."""
+    """One draft, or none."""
     if len(group.steps) == 1:
         found = (
             _transposed(group, context) or _interleaved(group, context) or _in_tiles(group, context)
@@ -34,11 +34,11 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
 
 
 def _transposed(group: Group, context: Context) -> Draft | None:
-    """A copy in another order, if what a thread reads at once are whole vectors that it has registers for. A task is one vector a
-    thread: copies that wait for nothing run side by side on other workers."""
+    """A copy in another order of axes, if the contiguous part that a thread reads is whole vectors and fits into registers. A task is one
+    vector per thread: copies that wait for nothing run in parallel on other workers."""
     step = group.steps[0]
     anchor, target = step[0], context.target
-    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    behind = axes_after_last(anchor) if isinstance(anchor, Compute) else ()
     between = math.prod(anchor.axes[p].extent for p in behind)
     vector = target.vector_bytes // anchor.out.dtype.itemsize
     whole = anchor.axes and anchor.axes[-1].extent % vector == 0
@@ -46,7 +46,9 @@ def _transposed(group: Group, context: Context) -> Draft | None:
         return None
     rest = tuple(p for p in range(len(anchor.axes)) if p not in behind)
     extent = math.prod(anchor.axes[p].extent for p in rest)
-    size = between * anchor.out.dtype.itemsize  # of what lies behind an element, and it
+    size = (
+        between * anchor.out.dtype.itemsize
+    )  # bytes of an element with the axes after it in the operand
     room = vector * max(1, target.shared_bytes // (size * vector))
     dims = (
         Dim(rest, extent, min(extent, vector * target.threads, room), 0),
@@ -61,8 +63,8 @@ def _transposed(group: Group, context: Context) -> Draft | None:
 
 
 def _interleaved(group: Group, context: Context) -> Draft | None:
-    """A short last axis, if vectors of the axis before it are what lies side by side in all that is read: an image with its channels
-    last of one with these first. A task a worker."""
+    """A copy with a short last axis, if all operands are contiguous along the axis before it, as from a channels-first to a channels-last
+    image. One task per worker."""
     step = group.steps[0]
     anchor, target = step[0], context.target
     if not target.has.coalescing or not isinstance(anchor, Compute):
@@ -92,10 +94,10 @@ def _interleaved(group: Group, context: Context) -> Draft | None:
 
 
 def _in_tiles(group: Group, context: Context) -> Draft | None:
-    """A copy of which large axes change places: tiles of both, by way of on-chip memory. Axes that follow each other in both orders are one."""
+    """A copy that exchanges large axes: tiles of both, through on-chip memory. Axes that are adjacent in both orders count as one."""
     step = group.steps[0]
     anchor, target = step[0], context.target
-    behind = behind_last(anchor) if isinstance(anchor, Compute) else ()
+    behind = axes_after_last(anchor) if isinstance(anchor, Compute) else ()
     if not target.has.coalescing or not behind or len(step) > 1:
         return None
     last, other = len(anchor.axes) - 1, together(behind)
@@ -129,7 +131,7 @@ def _in_tiles(group: Group, context: Context) -> Draft | None:
 
 
 def finer(stage: Stage, threads: int) -> Stage:
-    """`stage` with tasks for `threads` threads: of its step the first dim alone is cut."""
+    """`stage` with tasks for `threads` threads, cut along the first dim of its step."""
     (step,) = stage.steps
     method, (rest, behind) = step.method, step.dims
     assert isinstance(method, Transpose)

@@ -9,7 +9,7 @@ from monotile.transform.layout.copies import MOST_BEHIND
 
 
 def copied(s: Compute) -> Load | None:
-    """What `s` copies, if it is a copy: as it is, or rounded (`transform/legalise/round_factors.py`)."""
+    """The load that `s` copies, unchanged or rounded to TF32 (`transform/legalise/round_factors.py`); None if `s` is no copy."""
     match s:
         case Compute(combiner=None, body=Load() as x) | Compute(combiner=None, body=Unary("to_tf32", Load() as x)):  # fmt: skip
             return x
@@ -17,9 +17,9 @@ def copied(s: Compute) -> Load | None:
             return None
 
 
-def behind_last(s: Compute) -> tuple[int, ...]:
-    """Positions of the axes that lie behind the last axis of `s` in what it copies, in their order there; none unless `s` is a copy
-    that reads each of them, and the last axis, whole and by itself: no other dimension's index knows them."""
+def axes_after_last(s: Compute) -> tuple[int, ...]:
+    """Positions of the axes that come after the last axis of `s` in the operand's memory order. () unless `s` is a copy whose operand has
+    each of them, and the last axis, as a whole dimension of its own."""
     x = copied(s)
     if x is None or not s.axes:
         return ()
@@ -41,7 +41,7 @@ def behind_last(s: Compute) -> tuple[int, ...]:
 
 
 def _parts(index: Expr, extent: int) -> list[tuple[Expr, int]]:
-    """A dimension of which axes number all places, the innermost last, as a dimension for each of them; any other as it is."""
+    """A dimension that is indexed by several axes, row-major, as one dimension per axis; any other as it is."""
     where = affine(index)
     terms = sorted(where.terms, key=lambda t: -t[1])
     inside = 1
@@ -55,14 +55,14 @@ def _parts(index: Expr, extent: int) -> list[tuple[Expr, int]]:
 
 
 def goes_through_tiles(s: Compute | Scatter) -> bool:
-    """Whether `s` copies elements between which there are more in memory than a thread holds: what follows it, if it is computed on the way, is
-    read one by one, or written so."""
-    behind = behind_last(s) if isinstance(s, Compute) else ()
+    """Whether `s` is a transposing copy that needs on-chip tiles, as its elements are further apart in memory than a thread can hold.
+    Statements fused into it would be read or written element by element."""
+    behind = axes_after_last(s) if isinstance(s, Compute) else ()
     return math.prod(s.axes[p].extent for p in behind) > MOST_BEHIND
 
 
 def together(behind: tuple[int, ...]) -> tuple[int, ...]:
-    """The last of these positions, with those before it that follow each other."""
+    """The last of these positions, with those before it that are adjacent."""
     start = max(0, len(behind) - 1)
     while start and behind[start - 1] == behind[start] - 1:
         start -= 1

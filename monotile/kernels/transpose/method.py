@@ -7,9 +7,11 @@ from monotile.plan.places import Frozen
 
 
 class Transpose(Method, Frozen, frozen=True, tag="transpose"):
-    """A copy in another order of axes. A task copies its operand on chip in memory order; then a thread has `vector` neighbours of the
-    last axis with all dimensions after it in the operand, which are contiguous there, and writes a vector for each position of the
-    dim `behind`, which every task walks whole."""
+    """A copy in another order of axes.
+
+    A task copies its operand on chip in memory order. Then a thread has `vector` neighbours of the last axis with all dimensions after it
+    in the operand, which are contiguous there, and writes a vector for each position of the dim `behind`, which is whole in every task.
+    """
 
     copies: ClassVar[bool] = True
     reads_shared: ClassVar[bool] = False
@@ -22,8 +24,8 @@ class Transpose(Method, Frozen, frozen=True, tag="transpose"):
 
 
 class Interleave(Method, Frozen, frozen=True, tag="interleave"):
-    """Elements whose last axis is short, and not the contiguous one of the operand: a thread takes `vector` neighbours of the axis
-    before it, which is, with all of the last, and writes them as one run."""
+    """A statement with a short last axis that is not the contiguous one of its operands: a thread reads `vector` neighbours along the axis
+    before it, for each value of the last, and writes them as one contiguous run."""
 
     vector: int
 
@@ -32,9 +34,10 @@ class Interleave(Method, Frozen, frozen=True, tag="interleave"):
 
 
 class TransposeTiles(Method, Frozen, frozen=True, tag="transpose_tiles"):
-    """A copy that transposes its last axis and another one, the operand's last, through on-chip memory: a task is a tile of both, which
-    threads read and write in vectors of `vector` neighbours: of `extent` rows and columns at most. It is dims `rows`, of the last
-    axis, and `columns`, of the other; the rest are walked one by one.
+    """A copy that exchanges its last axis with the operand's last axis, through on-chip memory.
+
+    A task is a tile of both, of at most `extent` rows and columns, which threads read and write in vectors of `vector` neighbours. rows:
+    the dim of the last axis. columns: the dim of the other; the remaining dims are looped over.
     """
 
     reads_shared: ClassVar[bool] = False

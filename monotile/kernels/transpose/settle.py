@@ -1,4 +1,4 @@
-"""Fixes the vector widths of tiles."""
+"""Determines the vector widths of tiles."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,7 +27,7 @@ def settle(where: Settling) -> Method:
 def exact_vector(
     m: TransposeTiles, s: Compute, dims: Sequence[Dim], places: Mapping[str, tuple[Place, ...]]
 ) -> int:
-    """Neighbours that divide both sides and lie aligned in what is read and in what is written."""
+    """The number of neighbours that divides both sides, and is aligned in the operand and in the result."""
     x = copied(s)
     assert x is not None
     size = x.dtype.itemsize

@@ -38,7 +38,7 @@ def _cores() -> int:
 
 
 def _l2_bytes() -> int:
-    """Of one core; 1 MiB where the system does not report it."""
+    """Bytes of a core's L2 cache; 1 MiB if the system does not report it."""
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if (index / "level").read_text().strip() == "2":

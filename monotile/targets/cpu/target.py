@@ -25,7 +25,7 @@ CAPABILITIES = Capabilities(
 
 
 class CpuFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the machine does not say of itself. The fields that `Target` has too mean the same there.
+    """Figures that the machine does not report. Fields that `Target` has too have the same meaning there.
 
     source:            where the figures are from, in words.
     last_level_bytes:  of the last-level cache.

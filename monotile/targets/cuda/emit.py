@@ -1,4 +1,4 @@
-"""The CUDA target: one cooperative kernel that walks the Plan, in CUDA C++ over `targets/cuda/device/`.
+"""The CUDA target: one cooperative kernel that runs through the Plan, in CUDA C++ over `targets/cuda/device/`.
 
 A worker is a block of threads. Every stage is a function over the block; hand-offs are barriers of the grid or of the block. Pointers
 are passed by value in the launch's parameters (or as an array in memory where there are too many).
@@ -22,8 +22,8 @@ from monotile.codegen.writer import Writer
 from monotile.config import Options
 from monotile.ir.expr import Expr, Tensor
 from monotile.ir.program import Compute, Program
-from monotile.kernels.reduction.cuda_held import held_through, write_hold
-from monotile.kernels.reduction.cuda_pinned import Kept, from_images, kept_of, write_fill
+from monotile.kernels.reduction.cuda_pinned import Pinned, pinned_weights, read_pinned, write_fill
+from monotile.kernels.reduction.cuda_register_weights import pinned_array, write_fill_registers
 from monotile.kernels.registry import family_of
 from monotile.plan.launch import Functions, Ring
 from monotile.plan.nodes import Choose, Handoff, Plan, Repeat, Stage
@@ -96,7 +96,7 @@ class CudaEmitter(BlockEmitter):
     def __init__(self, program: Program, plan: Plan, target: Target, options: Options) -> None:
         super().__init__(program, plan, target, options)
         self.views = Views(program, plan.places, plan.body)
-        self.kept = kept_of(plan, self.computes)
+        self.kept = pinned_weights(plan, self.computes)
         self.slots = slots_of(plan, self.computes)
         self.received = received_of(plan, self.slots)
         self.hot = frozenset(beside_streams(plan.body))
@@ -261,14 +261,14 @@ class CudaEmitter(BlockEmitter):
                 if site.step.method.ahead("stage", what):
                     family_of(site.step.method).write_prefetch["cuda"](self, site, number)
 
-    def _fill(self, kept: Kept, axes: tuple[str, ...]) -> None:
+    def _fill(self, kept: Pinned, axes: tuple[str, ...]) -> None:
         """A function that copies on chip the pinned weights of this worker's task of the stage."""
         with self.tasks(_fill_name(kept), kept.stage, axes):
             for site in self.sites(kept.stage, bounded=False):
                 if site.step.computes[0] == kept.resident.compute:
                     write_fill(self, kept, site.ranges, site.point)
 
-    def _hold(self, kept: Kept, axes: tuple[str, ...]) -> None:
+    def _hold(self, kept: Pinned, axes: tuple[str, ...]) -> None:
         """A function that loads these into the threads' registers, where they can be held there."""
         self.writer = Writer()
         with self.writer.open(
@@ -280,12 +280,12 @@ class CudaEmitter(BlockEmitter):
                 for s in self.sites(kept.stage, bounded=False)
                 if s.step.computes[0] == kept.resident.compute
             ]
-            held = held_through(self, kept, self.with_pinned(sites[0]))
+            held = pinned_array(self, kept, self.with_pinned(sites[0]))
         self.in_registers[kept.image.name] = held
         with self.tasks(held.fill, kept.stage, axes, [held]):
             for site in self.sites(kept.stage, bounded=False):
                 if site.step.computes[0] == kept.resident.compute:
-                    write_hold(self, kept, self.with_pinned(site), held)
+                    write_fill_registers(self, kept, self.with_pinned(site), held)
 
     def step(self, site: Site) -> None:
         family_of(site.step.method).write["cuda"](self, site)
@@ -297,7 +297,7 @@ class CudaEmitter(BlockEmitter):
         if not kept or not isinstance(anchor, Compute):
             return site
         self._own |= {k.image.name for k in kept}
-        body = from_images(anchor.body, kept)
+        body = read_pinned(anchor.body, kept)
         return replace(site, anchor=msgspec.structs.replace(anchor, body=body))
 
     def enter(self, loop: Repeat) -> None:
@@ -395,5 +395,5 @@ class CudaEmitter(BlockEmitter):
             self.write_call(stage.name)
 
 
-def _fill_name(kept: Kept) -> str:
+def _fill_name(kept: Pinned) -> str:
     return f"keep_{kept.image.name}"

@@ -51,7 +51,7 @@ class Failures:
 
 
 def check_all() -> None:
-    """As `Failures.check`, for all kernels: after one of them has failed no launch succeeds."""
+    """`Failures.check` for all kernels: after one of them has failed no launch succeeds."""
     for failures in _every():
         failures.check()
 

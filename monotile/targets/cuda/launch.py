@@ -71,7 +71,7 @@ class PointerArray:
 
     @staticmethod
     def of(count: int, parameter_bytes: int) -> "PointerArray":
-        """By value where the launch's parameters have room for them and two more words."""
+        """Pointers by value if the launch's parameters have room for them and two more words, else as a table."""
         return PointerArray(count, 16 + 8 * count <= parameter_bytes)
 
 

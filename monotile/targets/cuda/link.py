@@ -27,7 +27,7 @@ _KEPT = re.compile(r"\.abi_preserve \d+\s*")
 
 
 def nvjitlink_version() -> tuple[int, int]:
-    """Of the nvJitLink that builds would use. Raises BuildError where there is none."""
+    """The version of the nvJitLink that builds would use. Raises BuildError if there is none."""
     try:
         major, minor = nvjitlink.version()
     except RuntimeError as error:  # cuda-pathfinder found no library

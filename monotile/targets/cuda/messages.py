@@ -145,7 +145,7 @@ def write_receive(e: VectorEmitter, r: Received, stage: Stage) -> None:
 
 
 def _index(r: Received, stage: Stage, count: int, lane: Expr, *, inside: bool) -> tuple[Expr, ...]:
-    """Where lane `lane` of vector `e` lies. inside: the last vector of the tensor instead of what is past its end."""
+    """The index of lane `lane` of vector `e`. inside: clamped to the last vector of the tensor."""
     box, task = r.place.box, coordinates(stage.grid)
     axes = [Axis(f"b{k}", b.extent) for k, b in enumerate(box)]
     if axes:

@@ -1,4 +1,4 @@
-"""The producer warp (the supplier): besides the computing warps, it walks the Plan ahead of them and loads streamed weights."""
+"""The producer warp (the supplier): besides the computing warps, it runs through the Plan ahead of them and loads streamed weights."""
 
 import math
 from collections.abc import Sequence

@@ -82,7 +82,7 @@ def _orders(
         }
         last -= _by_words(program, windows, joined, target)
     kernels = {w.kernel.tensor.name: w.depth for w in windows.values() if w.kernel is not None}
-    is_apart = _apart(program, windows)
+    is_componentwise = _apart(program, windows)
     flat = _flat(program, target)
     found: dict[str, Arrangement] = {}
     for t in intermediates(program, inside).values():
@@ -92,7 +92,11 @@ def _orders(
         if t.name in kernels:  # computed from weights
             few = math.prod(t.shape[kernels[t.name] + 1 :]) <= MOST_BEHIND
             dims = [kernels[t.name]] if few or t.name in long else []
-        if len(dims) == 1 and dims[0] != len(t.shape) - 1 and not is_apart((t.name, dims[0])):
+        if (
+            len(dims) == 1
+            and dims[0] != len(t.shape) - 1
+            and not is_componentwise((t.name, dims[0]))
+        ):
             name = names.fresh(f"{t.name}_inside") if t.name in inside else t.name
             found[t.name] = _moved(t, dims[0], name)
     found |= _alone(program, found)

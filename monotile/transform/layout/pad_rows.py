@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from monotile.analysis.contraction import contraction
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.analysis.masked import masked
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads, map_loads, substitute
@@ -117,7 +117,7 @@ class _Padding:
             return (s,)
         out = _lengthened(s.out, extent)
         if s.out.name in self.wide:
-            return (_padded(s, out) if own_ends(s) else _wide(s, out),)
+            return (_padded(s, out) if segment_ends(s) else _wide(s, out),)
         if contraction(s) is None:
             return (_padded(s, out),)
         between = msgspec.structs.replace(
@@ -196,7 +196,7 @@ def _widened(program: Program, extents: Mapping[str, int]) -> dict[str, int]:
             source = made.get(x.tensor.name)
             if source is None or s is None or x.index != s.axes or x.tensor.name in whole:
                 continue
-            if x.tensor.name not in extents and (_can_widen(source) or own_ends(source)):
+            if x.tensor.name not in extents and (_can_widen(source) or segment_ends(source)):
                 out[x.tensor.name] = extent
     return out
 

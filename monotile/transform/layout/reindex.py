@@ -18,7 +18,7 @@ import numpy as np
 
 from monotile.analysis.affine import Affine, affine, joined
 from monotile.analysis.contraction import contraction
-from monotile.analysis.ends import own_ends
+from monotile.analysis.ends import segment_ends
 from monotile.analysis.uses import Uses
 from monotile.ir.body import Body as Evaluation
 from monotile.ir.body import grid
@@ -170,7 +170,7 @@ def _rearranges(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
 
 def _reshapes(p: Compute, reader: Compute, index: tuple[Expr, ...]) -> bool:
     """Whether `p` sums over terms of its own, which depend on few of its axes, and `index` keeps its row-major order."""
-    return own_ends(p) is not None and _flat(index, p.out) == _flat(reader.axes, reader.out)
+    return segment_ends(p) is not None and _flat(index, p.out) == _flat(reader.axes, reader.out)
 
 
 def _flat(index: Sequence[Expr], t: Tensor) -> Affine:

@@ -1,4 +1,4 @@
-"""Operators that work on complex numbers one by one."""
+"""Element-wise operators on complex numbers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,7 +41,7 @@ def _div(b: Builder, x: Operand, y: Operand) -> Pair:
         return pair(b, lambda i: s.div(a(i), c(i)), lambda i: s.div(top(i), c(i)))
 
     def part(is_real: bool) -> Part:
-        """By the larger part of the divisor first, so that nothing overflows (R. L. Smith, 1962)."""
+        """Division by the larger component of the divisor first, to avoid overflow (R. L. Smith, 1962)."""
 
         def of(i: tuple[Expr, ...]) -> Expr:
             m, n = (a(i), top(i)) if is_real else (top(i), s.neg(a(i)))
@@ -79,7 +79,7 @@ def _rsub(b: Builder, x: Operand, y: Operand, alpha: float = 1) -> Pair:
 
 
 def _turned(b: Builder, length: Part, angle: Part) -> Pair:
-    """Of a length and an angle."""
+    """The number with a given modulus and angle."""
 
     def times(f: str) -> Part:
         return lambda i: s.mul(length(i), s.call(f, angle(i)))
@@ -105,7 +105,7 @@ def _exp(b: Builder, x: Pair) -> Pair:
 
 
 def _crossed(f: str, g: str, sign: int, turn: bool) -> Lowering:
-    """f(a) h(p) + i sign g(a) k(p) of a number a + i p: h and k are cosh and sinh, or where it is `turn`ed, cos and sin."""
+    """f(a) h(p) + i sign g(a) k(p) of a number a + i p: h and k are cosh and sinh, or if `turn`ed cos and sin."""
     even, odd = ("cos", "sin") if turn else ("cosh", "sinh")
 
     def lower(b: Builder, x: Pair) -> Pair:
@@ -122,7 +122,7 @@ def _crossed(f: str, g: str, sign: int, turn: bool) -> Lowering:
 
 
 def _tanh(b: Builder, x: Pair) -> Pair:
-    """With t = tanh(a), u = tan(p): (t (1 + u^2) + i u / cosh(a)^2) / (1 + t^2 u^2), where nothing cancels."""
+    """With t = tanh(a), u = tan(p): (t (1 + u^2) + i u / cosh(a)^2) / (1 + t^2 u^2), which has no cancellation."""
 
     def of(is_real: bool) -> Part:
         def value(i: tuple[Expr, ...]) -> Expr:

@@ -1,13 +1,4 @@
-"""Discrete Fourier transforms as products with tables of cosines and sines.
-
-A length of up to DENSE elements is one product with the whole matrix; so is a prime of up to PRIME. Others are split as n = n1 n2 (Cooley and
-Tukey, 1965): a product over n1, a factor for each element, and a product over n2, each split again where it is long. What is left has a
-prime factor over PRIME and becomes a convolution with a chirp (Bluestein, 1970), by transforms of a length that has none. A length that a call
-decides is one product.
-
-A transform of real numbers leaves out the products with their imaginary parts, one-sided results the rows that nobody asks for, and a
-transform to real numbers the products for imaginary parts and the half of its input that follows from the other.
-"""
+"""Discrete Fourier transforms as products with tables of cosines and sines."""
 
 import itertools
 import math
@@ -18,7 +9,7 @@ import msgspec
 import numpy as np
 
 from monotile.frontends.builder import Builder, Unsupported, load, wrap
-from monotile.frontends.torch.complex.open_fourier import open_table
+from monotile.frontends.torch.complex.dynamic_fourier import dynamic_table
 from monotile.frontends.torch.complex.pair import Number, Pair
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
@@ -32,8 +23,8 @@ Array = np.ndarray[Any, Any]
 class Transform(msgspec.Struct, frozen=True):
     """out[k] = scale * sum over j < terms of x[j] exp(sign 2 pi i j k / n), for k < count, along one dimension.
 
-    real: only the real parts of `out` are wanted. mirrored: x is the first half of a sequence x[n - j] = conj(x[j]), and the sum is over all of that;
-    the imaginary parts of x[0], and of x[n / 2], count as 0. power: of n, which is a further factor, where a call decides n.
+    real: only the real parts of `out` are needed. mirrored: x is the first half of a sequence with x[n - j] = conj(x[j]), and the sum is
+    over the whole sequence; the imaginary parts of x[0], and of x[n / 2], count as 0. power: of n, a further factor for a dynamic n.
     """
 
     n: int
@@ -109,7 +100,7 @@ def _transformed(b: Builder, x: Parts, d: int, t: Transform) -> Parts:
 
 
 def _factor(n: int) -> int:
-    """By what a length is divided: n for one product, 0 for a chirp."""
+    """The factor by which a length is split: n for one product, 0 for a chirp."""
     if isinstance(n, Symbolic) or n <= DENSE or (n <= PRIME and _is_prime(n)):
         return n
     if max(_primes(n)) > PRIME:
@@ -133,7 +124,7 @@ def _is_prime(n: int) -> bool:
 
 
 def _dense(b: Builder, x: Parts, d: int, t: Transform, at: int | None = None) -> Parts:
-    """One product for each pair of parts. at: where the dimension of the result is, if elsewhere than in `x`."""
+    """One product for each pair of components. at: the position of the result's dimension, if it differs from that in `x`."""
     real, imag = x
     cos, sin = _table(b, t, real.dtype)
     to = d if at is None else at
@@ -167,7 +158,7 @@ def _emit(b: Builder, body: Callable[[tuple[Expr, ...]], Expr], like: Tensor, na
 def _table(b: Builder, t: Transform, dtype: DType) -> Pair:
     """[terms, count] of cosines and of sines."""
     if isinstance(t.n, Symbolic):
-        return open_table(b, t.n, t.sign, (t.terms, t.count), t.power, t.mirrored, dtype)
+        return dynamic_table(b, t.n, t.sign, (t.terms, t.count), t.power, t.mirrored, dtype)
 
     def make() -> Array:
         found = _roots(np.outer(np.arange(t.terms), np.arange(t.count)), t.n, t.sign) * t.scale
@@ -179,7 +170,7 @@ def _table(b: Builder, t: Transform, dtype: DType) -> Pair:
 
 
 def _roots(k: Array, n: int, sign: int) -> Array:
-    """exp(sign 2 pi i k / n) in float64, where cosines and sines that are 0 are exactly that."""
+    """exp(sign 2 pi i k / n) in float64, with exact zeros."""
     angle = 2 * np.pi * (k % n) / n
     parts = np.stack([np.cos(angle), sign * np.sin(angle)])
     parts[abs(parts) < 1e-14] = 0
@@ -187,7 +178,7 @@ def _roots(k: Array, n: int, sign: int) -> Array:
 
 
 def _held(b: Builder, name: str, make: Callable[[], Array], key: object, dtype: DType) -> Pair:
-    """Complex constants, shared by all who ask for them by the same name and key."""
+    """Complex constants, shared by all users of the same name and key."""
 
     def part(of: str) -> Tensor:
         return b.table(
@@ -201,7 +192,7 @@ def _held(b: Builder, name: str, make: Callable[[], Array], key: object, dtype: 
 
 
 def _split(b: Builder, x: Parts, d: int, t: Transform, n1: int) -> Parts:
-    """For n = n1 n2: j = j1 n2 + j2 and k = k2 n1 + k1, so that jk / n = j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, up to integers."""
+    """Cooley-Tukey for n = n1 n2: j = j1 n2 + j2 and k = k2 n1 + k1, so that jk / n = j1 k1 / n1 + j2 k1 / n + j2 k2 / n2, up to integers."""
     n2 = t.n // n1
     rows = -(-t.terms // n2)
     inner = Transform(n1, t.sign, rows, n1, t.scale)
@@ -220,7 +211,7 @@ def _each(x: Parts, f: Callable[[Tensor], Tensor]) -> Parts:
 
 
 def _folded(b: Builder, x: Tensor, d: int, n2: int, terms: int) -> Tensor:
-    """The first `terms` elements of dimension `d` as rows of n2, the last one filled with zeros."""
+    """The first `terms` elements of dimension `d` as rows of n2, with the last row padded with zeros."""
     rows = -(-terms // n2)
     shape = (*x.shape[:d], rows, n2, *x.shape[d + 1 :])
 
@@ -233,7 +224,7 @@ def _folded(b: Builder, x: Tensor, d: int, n2: int, terms: int) -> Tensor:
 
 
 def _twisted(b: Builder, x: Pair, d: int, t: Transform) -> Pair:
-    """Times exp(sign 2 pi i j k / n), where k and j are the indices of dimensions `d` and `d + 1`."""
+    """Multiplication with the twiddle factors exp(sign 2 pi i j k / n), where k and j are the indices of dimensions `d` and `d + 1`."""
     n1, n2 = x.shape[d], x.shape[d + 1]
     by = _held(
         b,
@@ -248,7 +239,7 @@ def _twisted(b: Builder, x: Pair, d: int, t: Transform) -> Pair:
 def _times(
     b: Builder, x: Parts, by: Pair, at: Callable[[tuple[Expr, ...]], Sequence[Expr]]
 ) -> Pair:
-    """Elements of `x` times those of constants, whose indices are `at` theirs."""
+    """Elements of `x` times constants, whose indices are those at `at`."""
     a, p = x
 
     def real(i: tuple[Expr, ...]) -> Expr:
@@ -263,7 +254,7 @@ def _times(
 
 
 def _swapped(b: Builder, x: Tensor, d: int) -> Tensor:
-    """With dimensions `d` and `d + 1` exchanged."""
+    """`x` with dimensions `d` and `d + 1` exchanged."""
 
     def at(i: Sequence[Expr]) -> list[Expr]:
         return [*i[:d], i[d + 1], i[d], *i[d + 2 :]]
@@ -273,7 +264,7 @@ def _swapped(b: Builder, x: Tensor, d: int) -> Tensor:
 
 
 def _flat(b: Builder, x: Tensor, d: int, count: int) -> Tensor:
-    """Dimensions `d` and `d + 1` as one, of its first `count` elements."""
+    """Dimensions `d` and `d + 1` as one, cropped to `count` elements."""
     n1 = x.shape[d + 1]
 
     def body(*i: Expr) -> Expr:
@@ -283,7 +274,7 @@ def _flat(b: Builder, x: Tensor, d: int, count: int) -> Tensor:
 
 
 def _doubled(b: Builder, x: Tensor, d: int, t: Transform) -> Tensor:
-    """Twice each element that stands for its mirror image too: the real part of the sum is then that over all."""
+    """Twice each element that also stands for its mirror image: the real part of the sum is then that over all elements."""
     once, twice = const(1.0, x.dtype), const(2.0, x.dtype)
 
     def body(*i: Expr) -> Expr:
@@ -297,7 +288,7 @@ def _doubled(b: Builder, x: Tensor, d: int, t: Transform) -> Tensor:
 
 
 def _chirped(b: Builder, x: Parts, d: int, t: Transform) -> Parts:
-    """2 jk = j j + k k - (k - j) (k - j): a convolution with a chirp, between products with its conjugate."""
+    """Bluestein's algorithm, by 2 jk = j j + k k - (k - j) (k - j): a convolution with a chirp, between products with its conjugate."""
     m = _smooth(t.terms + t.count - 1)
 
     def chirp(count: int) -> Pair:
@@ -333,12 +324,13 @@ def _cut(b: Builder, x: Tensor, d: int, count: int) -> Tensor:
 
 
 def _smooth(n: int) -> int:
-    """The least length from n on without a prime factor over 5."""
+    """The smallest length from n on without a prime factor over 5."""
     return next(k for k in itertools.count(n) if max(_primes(k), default=1) <= 5)
 
 
 def _wide(lowering: Callable[..., Number]) -> Callable[..., Number]:
-    """The transform of halves in float32, of which the results are rounded: tables of halves would lose digits, and so would sums between two products."""
+    """The transform of float16 in float32, with rounded results: float16 tables would lose digits, and so would float16 sums between two
+    products."""
 
     def lower(b: Builder, x: Number, *args: Any) -> Number:
         parts = x if isinstance(x, Pair) else (x,)

@@ -1,8 +1,4 @@
-"""Lowers operators that read or make complex tensors.
-
-This covers Fourier transforms, products with complex weights, and rotary embeddings written with complex numbers. Operators that move
-elements apply their real lowering to both parts.
-"""
+"""Lowers operators that read or produce complex tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,8 +8,8 @@ from torch import fx
 
 from monotile.errors import InternalError
 from monotile.frontends.builder import Builder, Type, Unsupported
-from monotile.frontends.torch.complex.apart import is_apart, lower_apart
 from monotile.frontends.torch.complex.arithmetic import ARITHMETIC
+from monotile.frontends.torch.complex.componentwise import is_componentwise, lower_componentwise
 from monotile.frontends.torch.complex.fourier import FOURIER
 from monotile.frontends.torch.complex.pair import PARTS, Pair
 from monotile.frontends.torch.complex.products import PRODUCTS
@@ -35,7 +31,7 @@ def is_complex(node: fx.Node) -> bool:
 def has_lowering(node: fx.Node) -> bool:
     """Whether `lower_complex` knows the operator."""
     name = _name(node)
-    return name in _WHOLE or (is_apart(name) and find(node.target) is not None)
+    return name in _WHOLE or (is_componentwise(name) and find(node.target) is not None)
 
 
 def lower_complex(
@@ -60,7 +56,7 @@ def lower_complex(
     elif whole is not None:
         found = whole(b, *args, **kwargs)
     elif lowering is not None and all(v.dtype in PARTS for v in values):
-        found = lower_apart(b, name, lowering, args, kwargs)
+        found = lower_componentwise(b, name, lowering, args, kwargs)
     else:
         raise Unsupported("of complex numbers")
     several = found if isinstance(found, tuple) and not isinstance(found, Pair) else (found,)
@@ -73,7 +69,7 @@ def lower_complex(
 
 
 def part_of(node: fx.Node) -> tuple[fx.Node, int] | None:
-    """The complex tensor of which `node` selects a part (`z.real` after export), and which; then nobody need make the other."""
+    """The complex tensor of which `node` selects a component (`z.real` after export), and which component; the other one is then not needed."""
     if str(node.target) not in ("aten.select.int", "aten.select_copy.int"):
         return None
     whole, dim, k = node.args
@@ -86,7 +82,7 @@ def part_of(node: fx.Node) -> tuple[fx.Node, int] | None:
 
 
 def stand_in(node: fx.Node, shapes: Shapes) -> Pair | None:
-    """Placeholders of the right types for the complex result of `node`; None if it has another."""
+    """Placeholders of the right types for the complex result of `node`; None if its result is not complex."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype not in PARTS:
         return None

@@ -1,4 +1,4 @@
-"""A complex tensor as two real ones, and what is emitted for both."""
+"""A complex tensor as two real ones, and helpers that emit both."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from monotile.ir.expr import Expr, Tensor, const, idx
 
 
 class Pair(NamedTuple):
-    """A complex tensor: two real ones of its shape."""
+    """A complex tensor: real and imaginary part, of its shape."""
 
     real: Tensor
     imag: Tensor
@@ -37,7 +37,7 @@ def constant_pair(b: Builder, x: torch.Tensor) -> Pair:
 
 
 def interleaved(b: Builder, x: Tensor) -> Pair:
-    """A complex tensor of which `x` has the parts in a last dimension of 2, as it lies in memory."""
+    """A complex tensor from `x`, whose last dimension of 2 has the components, as in memory."""
 
     def part(k: int) -> Tensor:
         return b.emit(x.shape[:-1], x.dtype, lambda *i: load(x, (*i, idx(k))), part=Pair._fields[k])
@@ -46,7 +46,7 @@ def interleaved(b: Builder, x: Tensor) -> Pair:
 
 
 def parts_of(x: Any, dtype: DType) -> tuple[Part, Part | None]:
-    """The parts of an operand's element; a real operand has no imaginary part."""
+    """The components of an operand's element; a real operand has no imaginary part."""
     if isinstance(x, Pair):
         return lambda i: element(x.real, i, dtype), lambda i: element(x.imag, i, dtype)
     if isinstance(x, complex):
@@ -55,7 +55,7 @@ def parts_of(x: Any, dtype: DType) -> tuple[Part, Part | None]:
 
 
 def pair(b: Builder, real: Part, imag: Part) -> Pair:
-    """The operator's result, of the elements of its parts."""
+    """The operator's result, from the elements of its components."""
     parts = zip(Pair._fields, (real, imag), strict=True)
     return Pair(*(b.emit(b.shape, b.dtype, lambda *i, f=f: f(i), part=name) for name, f in parts))
 

@@ -1,4 +1,4 @@
-"""Products of complex tensors: each a few products of their parts, which are contractions like any other."""
+"""Products of complex tensors: each a few products of their components, which are contractions like any other."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Terms = list[tuple[int, Tensor]]  # signs and tensors
 def product(
     b: Builder, operands: Sequence[Number], real: Callable[[Sequence[Tensor]], Tensor]
 ) -> Pair:
-    """A product, linear in each operand. real: emits that of real tensors of the operands' shapes."""
+    """A product, linear in each operand. real: emits the product of real tensors of the operands' shapes."""
     sums: tuple[Terms, Terms] = ([], [])
     for which in itertools.product(*((0, 1) if isinstance(x, Pair) else (0,) for x in operands)):
         term = real(
@@ -91,7 +91,7 @@ def _plus(b: Builder, x: Pair, y: Number) -> Pair:
 
 
 def _convolution(of: Callable[..., Tensor], dims: int) -> Lowering:
-    """of: that of real tensors, over the last `dims` dimensions."""
+    """of: emits the convolution of real tensors, over the last `dims` dimensions."""
 
     def convolution(b: Builder, x: Number, weight: Number, bias: Number | None = None, *rest: object) -> Pair:  # fmt: skip
         node, origin, results = b.node, b.origin, b.results

@@ -45,14 +45,14 @@ def rrelu(
     training: bool = False,
     *_: object,
 ) -> Tensor:
-    """With the mean of the slopes that training draws from."""
+    """The inference form: the slope is the mean of the slopes that training draws from."""
     if training:
         raise Unsupported("training")
     return leaky_relu(b, x, (lower + upper) / 2)
 
 
 def prelu(b: Builder, x: Tensor, weight: Tensor) -> Tensor:
-    """One slope, or one a channel (dimension 1)."""
+    """One slope, or one per channel (dimension 1)."""
 
     def body(*i: Expr) -> Expr:
         v = raised(x, i)
@@ -170,7 +170,7 @@ def _mish_slope(v: Expr) -> Expr:
 
 
 def _times_slope(slope: Callable[[Expr], Expr]) -> Lowering:
-    """The derivative of an activation, times that of what follows."""
+    """The backward of an activation: its derivative times the incoming gradient."""
     return lambda b, grad, x: elementwise(
         b, (grad, x), lambda g, v: s.mul(g, slope(v)), b.dtype.compute
     )

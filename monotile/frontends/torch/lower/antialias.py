@@ -1,4 +1,4 @@
-"""Interpolation with antialiasing: every output element is a weighted mean of the input under a filter."""
+"""Interpolation with antialiasing: every output element is a weighted mean of input elements under a filter."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ def _triangle(x: np.ndarray) -> np.ndarray:
 
 
 def _cubic(x: np.ndarray) -> np.ndarray:
-    """Keys, a = -0.5."""
+    """Keys' filter with a = -0.5."""
     x = np.abs(x)
     near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
     return np.where(x < 1, near, np.where(x < 2, far, 0))
@@ -32,7 +32,7 @@ def _lanczos(x: np.ndarray) -> np.ndarray:
 
 
 def _taps(n: int, m: int, step: float, reach: int, of: Filter) -> tuple[np.ndarray, np.ndarray]:
-    """For each of `m` output elements: the first of the `n` elements that it is made of, and their weights, [m, taps].
+    """For each of `m` output elements, the first of the `n` input elements that it is computed from, and their weights, [m, taps].
 
     step: input elements per output element, by which the filter of `reach` elements to each side is stretched.
     """

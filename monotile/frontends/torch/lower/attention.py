@@ -7,7 +7,7 @@ from typing import Any
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Builder, Unsupported, broadcast, element, load, raised
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import Over, hidden, reduce_dims, without
+from monotile.frontends.torch.lower.reduce import Over, masked_beyond_size, reduce_dims, without
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Symbolic, Tensor, cast, const
 
@@ -18,7 +18,7 @@ _LOWEST = -3.0e38
 
 
 def _head(t: Tensor, batch: Sequence[int], i: Sequence[Expr]) -> list[Expr]:
-    """The leading index into keys or values: broadcast, and shared by a group of query heads."""
+    """The leading index into keys or values, which are broadcast, and shared by a group of query heads."""
     lead = list(broadcast(t.shape[:-2], i))
     if lead and t.shape[-3] not in (1, batch[-1]):
         lead[-1] = s.floordiv(i[-1], batch[-1] // t.shape[-3])
@@ -39,8 +39,7 @@ def attention(
 ) -> Tensor:
     """softmax(query · keyᵀ * scale, masked) · value; [..., positions, features] each.
 
-    Scores are float32; probabilities have the type of `value`. A row whose keys are all masked
-    gives zeros, as in PyTorch.
+    Scores are float32; probabilities have the type of `value`. A row whose keys are all masked gives zeros, as in PyTorch.
     """
     if dropout_p:
         raise CaptureError("attention with dropout is training: call model.eval() first")
@@ -70,7 +69,7 @@ def attention(
 
 
 def _products(b: Builder, query: Tensor, key: Tensor) -> Tensor:
-    """query · keyᵀ in the type that sums are computed in."""
+    """The scores query · keyᵀ, in the type of their sums."""
     batch = b.shape[:-2]
 
     def product(*axes: Expr) -> Expr:
@@ -99,7 +98,7 @@ def _shares(b: Builder, dtype: DType, powers: Tensor, added: Tensor) -> Tensor:
 def _safe_softmax_parts(
     b: Builder, dims: Sequence[int], x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Maximum, exponentials and their sum as of `softmax_parts`, with zeros for a row of -inf."""
+    """Maximum, exponentials and their sum, as in `softmax_parts`, with zeros for a row of -inf."""
     top = reduce_dims(
         b, x, Over(dims), "max", lambda i: s.maximum(load(x, i), _LOWEST), x.dtype, part="max"
     )
@@ -116,11 +115,11 @@ def _safe_softmax_parts(
 
 
 def safe_softmax(b: Builder, x: Tensor, dim: int, *_: object, **__: object) -> Tensor:
-    """softmax with zeros for a row that is -inf throughout (`aten._safe_softmax`)."""
+    """softmax with zeros for a row that is all -inf (`aten._safe_softmax`)."""
     dims = (dim % len(x.shape),)
     if x.dtype is not b.dtype.compute:
         x = b.emit(x.shape, b.dtype.compute, lambda *i, t=x: load(t, i), part="cast")
-    x = hidden(b, x, dims, -math.inf)
+    x = masked_beyond_size(b, x, dims, -math.inf)
     powers, added = _safe_softmax_parts(b, dims, x)[1:]
     return b.result(lambda *i: s.div(load(powers, i), s.maximum(load(added, without(dims, i)), 1)))
 
@@ -142,7 +141,7 @@ def packed_attention(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of sequences one after the other, [tokens, heads, features] each (`torch.nn.attention.varlen`): sequence s has the tokens
+    """Attention over packed sequences, [tokens, heads, features] each (`torch.nn.attention.varlen`): sequence s has the tokens
     from cu_seq[s] on and before cu_seq[s + 1]. Also the logarithms of the sums of exponentials, [heads, tokens], and PyTorch's
     state of random numbers, zeros. Tokens that are in no sequence get zeros.
 
@@ -171,7 +170,7 @@ def packed_attention(
         seen = s.both(s.ge(n, load(first, [m])), s.lt(n, load(last, [m])))
         return s.select(seen, s.mul(load(products, i), factor), -math.inf)
 
-    scores = hidden(b, b.emit(shape, wide, score, part="scores"), (2,), -math.inf)
+    scores = masked_beyond_size(b, b.emit(shape, wide, score, part="scores"), (2,), -math.inf)
     top, powers, added = _safe_softmax_parts(b, (2,), scores)
     shares = _shares(b, value.dtype, powers, added)
 
@@ -194,7 +193,7 @@ def _seen(
     used: Tensor | None,
     window: tuple[int, int],
 ) -> tuple[Tensor, Tensor]:
-    """For each token the first key that it sees, and the one after the last."""
+    """For each token, the first key that it attends to, and the one after the last."""
     (left, right), count = window, queries.shape[0] - 1
 
     def ended(t: Expr, k: Expr) -> Expr:

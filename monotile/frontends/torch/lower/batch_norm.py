@@ -24,7 +24,7 @@ def batch_norm(
     eps: float,
     *_: object,
 ) -> Tensor:
-    """Without running statistics by the batch's own, in inference too."""
+    """Without running statistics the batch's own are used, in inference too."""
     if training or running_mean is None or running_var is None:
         if running_mean is not None:
             raise Unsupported("training")
@@ -44,7 +44,7 @@ def inference(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor | None, ...]:
-    """With the running statistics; the results for the backward pass are these, or empty (on the CPU)."""
+    """With the running statistics. The results for the backward pass are these, or empty (on the CPU)."""
     out = b.result(batch_norm_body(b, x, weight, bias, running_mean, running_var, eps), index=0)
     if 0 in b.results[1].shape:
         return (out, *_empty(b, 1))
@@ -74,7 +74,7 @@ def functional(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor | None, ...]:
-    """The result, what the backward pass needs, and the running statistics after this batch."""
+    """The result, the values for the backward pass, and the running statistics after this batch."""
     if not training:
         out = inference(b, x, weight, bias, running_mean, running_var, momentum, eps)
         return (
@@ -96,7 +96,7 @@ def with_update(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor | None, ...]:
-    """As `functional` in training; a reserve for the backward pass stands before the running statistics."""
+    """As `functional` in training, with an additional reserve for the backward pass before the running statistics."""
     own = _own(b, x)
     results = _by_batch(b, x, weight, bias, own, eps)
     reserve = _empty(b, 3)[0]
@@ -121,7 +121,7 @@ def _by_batch(
 
 
 def _kept(b: Builder, used: tuple[Tensor, Tensor], eps: float) -> tuple[Tensor, Tensor]:
-    """For the backward pass: the mean that was used, and the inverse of the deviation."""
+    """For the backward pass: the mean that was used, and the reciprocal of the standard deviation."""
     mean, variance = used
     kept = b.result(lambda c: load(mean, [c]), index=1)
     return kept, b.result(lambda c: s.call("rsqrt", s.add(raised(variance, [c]), eps)), index=2)
@@ -136,7 +136,7 @@ def _updated(
     momentum: float,
     index: int,
 ) -> tuple[Tensor, Tensor]:
-    """The running statistics moved towards the batch's, the variance being the unbiased one."""
+    """The running statistics moved towards the batch's, with the unbiased variance."""
     count = x.size // x.shape[1] if x.size else 0
     unbiased = count / (count - 1) if count > 1 else float("inf")
 
@@ -149,13 +149,13 @@ def _updated(
 
 
 def _typed(b: Builder, t: Tensor, index: int) -> Tensor:
-    """`t` as the result number `index`, which may be wider."""
+    """`t` as result number `index`, which may have a wider type."""
     dtype = b.results[index].dtype
     return t if t.dtype == dtype else b.result(lambda c: cast(load(t, [c]), dtype), index=index)
 
 
 def _empty(b: Builder, first: int) -> list[Tensor | None]:
-    """The results from number `first` that have no elements; None for those that have some."""
+    """The results from number `first` on: empty tensors; None for those that have elements."""
     return [
         b.result(lambda *_, t=dtype: const(0, t), index=k + first) if 0 in shape else None
         for k, (shape, dtype) in enumerate(b.results[first:])

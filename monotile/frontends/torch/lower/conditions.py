@@ -14,7 +14,7 @@ Lowering = Callable[..., Any]
 
 
 def _in_common_type(f: Callable[..., Expr]) -> Lowering:
-    """All arguments are operands; arithmetic in the type they promote to (the result may be bool)."""
+    """A lowering whose arguments are all operands, computed in the type that they promote to (the result may be bool)."""
     return lambda b, *operands, **_: elementwise(b, operands, f, result_type(operands).compute)
 
 

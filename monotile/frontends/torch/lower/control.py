@@ -1,7 +1,4 @@
-"""Control flow: `torch.cond` is a Branch; `while_loop`, `scan` and `map` are Loops.
-
-A subgraph is lowered into a nested body by the function `lower`, which the caller passes in.
-"""
+"""Control flow: `torch.cond` becomes a Branch; `while_loop`, `scan` and `map` become Loops."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,7 +25,7 @@ def _tensors(values: Sequence[Any], what: str) -> list[Tensor]:
 
 
 def _own(body: Builder, results: Sequence[Any]) -> list[Tensor]:
-    """The results of a body, copied so that each is a different tensor defined in it."""
+    """The results of a body, copied so that each is a different tensor that the body defines."""
     known = {t for s in body.statements for t in defined(s)}
     own: list[Tensor] = []
     for t in _tensors(results, "a result of a subgraph"):
@@ -78,7 +75,7 @@ def while_loop(
     carried: Sequence[Any],
     closed: Sequence[Any] = (),
 ) -> tuple[Tensor, ...]:
-    """The condition is carried as well: evaluated once before the loop, then at the end of each iteration."""
+    """The condition is a carried value as well: evaluated once before the loop, then at the end of each iteration."""
     init = _tensors(carried, "a carried value")
     ahead = b.nested()
     (go,) = _own(ahead, lower(condition, [*init, *closed], ahead))
@@ -151,7 +148,7 @@ def map_(
 
 
 def call(b: Builder, lower: Lower, *args: Any) -> tuple[Any, ...]:
-    """A subgraph in another gradient mode, which is already reflected in its operators' types."""
+    """A subgraph under another gradient mode, which the types of its operands already reflect."""
     position = next(k for k, a in enumerate(args) if isinstance(a, fx.GraphModule))
     return tuple(lower(args[position], args[position + 1 :], b))
 

@@ -28,7 +28,7 @@ def _each(sizes: Sizes, rank: int) -> list[int]:
 
 
 class _Geometry(NamedTuple):
-    """One number per spatial dimension; `extra` is the output_padding of a transposed convolution."""
+    """Parameters per spatial dimension; `extra` is the output_padding of a transposed convolution."""
 
     kernel: Sequence[int]
     stride: Sequence[int]
@@ -48,8 +48,8 @@ def _contract(
 ) -> Tensor:
     """out[n, o, y] = sum over c, k of x[n, first(o) + c, y * stride + k * dilation] * w[o, c, k].
 
-    `x` is padded already; `weight_at` is called with the output channel, the channel inside the group
-    and the position in the kernel. Only dimensions where the kernel is wider than 1 are summed over.
+    `x` is padded already. `weight_at` is called with the output channel, the channel inside the group and the position in the kernel. Only
+    dimensions with a kernel wider than 1 are summed over.
     """
     per_group, each = x.shape[1] // groups, shape[1] // groups
     rank = len(g.kernel)
@@ -91,8 +91,8 @@ def _forward(
 
 
 class _Taps(NamedTuple):
-    """What results of a transposed convolution read along one dimension: those at q * step + place read what lies at q + first, q + first + 1,
-    ..., `number` in all, and of the kernel what lies at place + before - step * (first, ...), if that is inside."""
+    """The inputs of a transposed convolution's results along one dimension. The result at q * step + place reads the inputs q + first, q +
+    first + 1, ..., `number` in all, with the kernel positions place + before - step * (first, ...), if these are inside the kernel."""
 
     step: int
     before: int
@@ -108,7 +108,7 @@ class _Taps(NamedTuple):
         return s.sub(s.add(place, self.before - self.step * self.first), s.mul(tap, self.step))
 
     def inside(self, at: Expr, extent: int) -> list[Expr]:
-        """Whether a place of the kernel is one, where it may be none."""
+        """Whether a kernel position exists, where that depends on the place."""
         last = self.first + self.number - 1
         tests = [s.ge(at, 0)] if self.before < self.step * last else []
         above = self.step - 1 + self.before - self.step * self.first >= extent
@@ -124,7 +124,7 @@ def _in_places(
     groups: int,
     part: str,
 ) -> Tensor:
-    """A transposed convolution by places within steps: products[n, o, q, place, ...], of which it is a view."""
+    """A transposed convolution as one product over places within the stride: products[n, o, q, place, ...], of which the result is a view."""
     taps = [_Taps.of(k, q, p) for k, q, p in zip(g.kernel, g.stride, g.padding, strict=True)]
     sizes = [-(-n // t.step) for n, t in zip(shape[2:], taps, strict=True)]
     ends = (
@@ -179,7 +179,7 @@ def _transposed(
     groups: int,
     part: str,
 ) -> Tensor:
-    """weight: [channels in, channels out of a group, ...kernel]."""
+    """weight: [input channels, output channels per group, ...kernel]."""
     steady = not any(isinstance(n, Size) for n in (*x.shape, *shape))
     if steady and max(g.stride) > 1 and max(g.dilation) == 1:
         return _in_places(b, x, weight, shape, g, groups, part)
@@ -214,7 +214,7 @@ def convolution(
     groups: int,
     *_: object,
 ) -> Tensor:
-    """`aten.convolution`: [batch, channels, ...space], the batch dimension may be absent."""
+    """`aten.convolution`: [batch, channels, ...space]; the batch dimension may be absent."""
     rank = len(weight.shape) - 2
     if math.prod(b.shape) == 0:
         raise Unsupported("an empty result")
@@ -238,7 +238,7 @@ def convolution(
 
 
 def _forward_of(rank: int) -> Lowering:
-    """conv1d, conv2d, conv3d, in both overloads."""
+    """Lowers conv1d, conv2d or conv3d, in both overloads."""
 
     def lower(
         b: Builder,
@@ -261,7 +261,7 @@ def _forward_of(rank: int) -> Lowering:
 def _named_padding(
     b: Builder, x: Tensor, kernel: Sequence[int], padding: str, dilation: Sequence[int]
 ) -> Tensor:
-    """ "valid": none; "same": as much as the kernel reaches, the odd one at the end."""
+    """ "valid": no padding; "same": as much as the kernel reaches, with the odd element at the end."""
     if padding not in ("valid", "same"):
         raise Unsupported(f"padding={padding!r}")
     reach = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]

@@ -15,7 +15,7 @@ Lowering = Callable[..., Any]
 
 
 def _term(p: float, difference: Expr) -> Expr:
-    """What is summed (for an infinite `p`: maximised) in a p-norm."""
+    """The term of a p-norm's sum; for an infinite `p` of its maximum."""
     size = s.call("abs", difference)
     if p == 0:
         one, zero = const(1, size.dtype), const(0, size.dtype)
@@ -67,7 +67,7 @@ def pdist(b: Builder, x: Tensor, p: float = 2.0) -> Tensor:
 def embedding_renorm(
     b: Builder, weight: Tensor, indices: Tensor, max_norm: float, norm_type: float
 ) -> Tensor:
-    """`weight`, where rows that `indices` names are scaled down to the norm `max_norm`."""
+    """`weight` with the rows that `indices` names scaled down to the norm `max_norm`."""
     rows, features = weight.shape
     wide = weight.dtype.compute
     unnamed = b.emit((rows,), DType.BOOL, lambda _: const(False, DType.BOOL), part="unnamed")

@@ -1,4 +1,4 @@
-"""Mixtures of experts: products of rows that each choose their own matrix, and histograms."""
+"""Mixtures of experts: grouped matrix products (each row selects its matrix), and histograms."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ def grouped_product(
 
 
 def histc(b: Builder, x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements fall into each of `bins` equal parts of min ... max, both ends included."""
+    """The number of elements in each of `bins` equal intervals of min ... max, both ends included."""
     if min == max and bins > 1:
         raise Unsupported("bounds that depend on the data")
     if min == max:  # those of the data, and one part between

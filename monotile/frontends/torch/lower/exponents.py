@@ -1,4 +1,4 @@
-"""Splits floats into mantissa and exponent."""
+"""Mantissas and exponents of floats."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ Lowering = Callable[..., Any]
 
 
 def _scaled(x: Expr, e: Expr, bits: int) -> Expr:
-    """x / 2 ** e without rounding; `e` is less than 2 ** bits in size, and the result near 1."""
+    """x / 2 ** e without rounding; |e| is less than 2 ** bits, and the result is near 1."""
     size, grows = s.call("abs", e), s.lt(e, 0)
     for k in range(bits):
         has = s.eq(s.mod(s.floordiv(size, 1 << k), 2), 1)
@@ -25,7 +25,7 @@ def _scaled(x: Expr, e: Expr, bits: int) -> Expr:
 
 
 def frexp(b: Builder, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mantissas from 1/2 up to 1 and exponents; of zero, infinity and NaN the exponent is 0."""
+    """Mantissas in [1/2, 1) and exponents; the exponent of zero, infinity and NaN is 0."""
     wide = x.dtype.compute
 
     def guess(*i: Expr) -> Expr:

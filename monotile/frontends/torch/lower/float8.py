@@ -1,4 +1,4 @@
-"""Casts to 8-bit floats as the installed PyTorch makes them."""
+"""Casts to 8-bit floats, as in the installed PyTorch."""
 
 import functools
 
@@ -13,7 +13,7 @@ LARGEST = 448.0  # of float8_e4m3fn
 
 @functools.cache
 def saturates() -> bool:
-    """Whether what is too large for float8_e4m3fn becomes its largest number, as from PyTorch 2.13 on, and not NaN."""
+    """Whether a number too large for float8_e4m3fn becomes the largest one, as from PyTorch 2.13 on, instead of NaN."""
     return bool(torch.tensor(2 * LARGEST).to(torch.float8_e4m3fn).float() == LARGEST)
 
 

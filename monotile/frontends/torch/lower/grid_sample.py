@@ -1,4 +1,4 @@
-"""Sampling of images and volumes at given places (`torch.nn.functional.grid_sample`)."""
+"""Sampling of images and volumes at given positions (`torch.nn.functional.grid_sample`)."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _ZEROS, _BORDER, _REFLECTION = 0, 1, 2
 
 
 def _reflected(v: Expr, low: float, span: float) -> Expr:
-    """`v` folded back at both ends of low ... low + span."""
+    """`v` reflected at both ends of low ... low + span."""
     if span == 0:
         return s.mul(v, 0.0)
     inside = s.call("abs", s.sub(v, low))
@@ -29,14 +29,14 @@ def _reflected(v: Expr, low: float, span: float) -> Expr:
 
 
 def _place(v: Expr, n: int, align_corners: bool) -> Expr:
-    """Where -1 ... 1 lies among `n` elements."""
+    """The position of a coordinate in -1 ... 1 among `n` elements."""
     if align_corners:
         return s.mul(s.mul(s.add(v, 1), 0.5), n - 1)
     return s.mul(s.sub(s.mul(s.add(v, 1), n), 1), 0.5)
 
 
 def _within(at: Expr, n: int, padding: int, align_corners: bool) -> Expr:
-    """The place among `n` elements that stands for `at`, which may be beyond the borders."""
+    """The position among `n` elements for `at`, which may be beyond the borders."""
     if padding == _ZEROS:
         return at
     if padding == _REFLECTION:
@@ -45,7 +45,7 @@ def _within(at: Expr, n: int, padding: int, align_corners: bool) -> Expr:
 
 
 def _element(x: Tensor, lead: Sequence[Expr], at: Sequence[Expr]) -> Expr:
-    """The element at whole places; 0 beyond the borders."""
+    """The element at an integer position; 0 beyond the borders."""
     inside = s.both(
         *(s.both(s.ge(e, 0), s.le(e, n - 1)) for e, n in zip(at, x.shape[2:], strict=True))
     )
@@ -61,7 +61,7 @@ def _linear(at: Expr) -> list[Weighted]:
 
 
 def _cubic(at: Expr, n: int, padding: int, align_corners: bool) -> list[Weighted]:
-    """Each of the four may be beyond the borders."""
+    """Bicubic interpolation; each of the four elements may be beyond the borders."""
     low = s.call("floor", at)
     near = [_within(s.add(low, k), n, padding, align_corners) for k in (-1, 0, 1, 2)]
     return list(zip(near, cubic_weights(s.sub(at, low)), strict=True))
@@ -70,7 +70,7 @@ def _cubic(at: Expr, n: int, padding: int, align_corners: bool) -> list[Weighted
 def grid_sampler(
     b: Builder, x: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool
 ) -> Tensor:
-    """x[n, c] at the places grid[n, ..., :]; the last of a place's coordinates is that of the first dimension."""
+    """x[n, c] at the positions grid[n, ..., :], whose last coordinate is that of the first dimension."""
     space = x.shape[2:]
     rank = len(space)
     if mode == _BICUBIC and rank != 2:

@@ -1,4 +1,4 @@
-"""Guards on data: see `markers.guard`."""
+"""Guards on data (see `markers.guard`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from monotile.ir.expr import Expr, Tensor, cast, idx
 
 
 def guard(b: Builder, x: Tensor, values: Sequence[int | float], text: str) -> None:
-    """Checks in each call that `x` has these values: a lookup in a tensor of one element, whose index is in range only then."""
+    """Checks in each call that `x` has these values: a look-up in a tensor of one element, whose index is in range only then."""
     if b.granted is None and text == ASSERTED:  # in a branch
         return
     if b.granted is None:

@@ -1,4 +1,4 @@
-"""The regularised incomplete gamma functions, by an integral over fixed places."""
+"""The regularised incomplete gamma functions, by numerical integration with fixed nodes."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,14 +17,15 @@ _PLACES = 128
 
 
 def _rule() -> np.ndarray:
-    """[2, places]: places and weights for integrals over v > 0 of what falls off at any rate (exp-sinh; Mori, 2005)."""
+    """[2, nodes]: nodes and weights for integrals over v > 0 of functions of any decay (exp-sinh quadrature; Mori, 2005)."""
     t = np.linspace(-3.5, 2.5, _PLACES)
     v = np.exp(math.pi / 2 * np.sinh(t))
     return np.stack([v, (t[1] - t[0]) * math.pi / 2 * np.cosh(t) * v])
 
 
 def _integrand(a: Expr, x: Expr, place: Expr, weight: Expr) -> Expr:
-    """With t = x exp(-v) below x <= a, and t = x exp(v) above: the parts have one peak, at v = 0, and fall from there."""
+    """The integrand after substituting t = x exp(-v) below x <= a, and t = x exp(v) above: both have their only peak at v = 0, and decrease
+    from there."""
     lower = s.le(x, a)
     falls = s.add(s.call("abs", s.sub(a, x)), s.call("sqrt", s.maximum(a, x)))
     reach = s.select(lower, s.div(1, falls), s.call("log1p", s.div(1, falls)))
@@ -34,7 +35,7 @@ def _integrand(a: Expr, x: Expr, place: Expr, weight: Expr) -> Expr:
 
 
 def _regularised(upper: bool) -> Lowering:
-    """P(a, x), or Q(a, x) = 1 - P(a, x): the smaller one is the integral of t^(a-1) exp(-t) / gamma(a) on its side of x."""
+    """P(a, x), or Q(a, x) = 1 - P(a, x). The smaller one is computed, as the integral of t^(a-1) exp(-t) / gamma(a) on its side of x."""
 
     def value(a: Expr, x: Expr, integral: Expr) -> Expr:
         scale = s.sub(s.sub(s.mul(a, s.call("log", x)), x), s.call("lgamma", a))

@@ -1,4 +1,4 @@
-"""Operators that read at computed positions."""
+"""Operators that read at computed indices."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ from monotile.frontends.builder import (
     wrap,
 )
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.data_dependent import as_places, is_mask
 from monotile.frontends.torch.lower.promotion import result_type
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scans import scanned
-from monotile.frontends.torch.lower.selected import as_places, is_mask
 from monotile.frontends.torch.lower.views import along
 from monotile.frontends.torch.sizes.size import bounds
 from monotile.ir.dtype import DType
@@ -29,12 +29,12 @@ Indices = Sequence[Tensor | None]
 
 
 def index_at(t: Tensor, at: Sequence[Expr]) -> Expr:
-    """The element of an index tensor as an int64."""
+    """An element of an index tensor, as int64."""
     return cast(load(t, broadcast(t.shape, at)), DType.I64)
 
 
 def from_either_end(k: Expr, extent: int) -> Expr:
-    """A position, counted from the end where it is negative."""
+    """An index, counted from the end if it is negative."""
     return s.select(s.lt(k, 0), s.add(k, extent), k)
 
 
@@ -54,8 +54,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = -1,
 ) -> tuple[Tensor | None, ...]:
-    """The sum, mean or maximum of the rows of each bag: bag k holds indices offsets[k] to
-    offsets[k + 1]. What the other results hold is for the backward pass."""
+    """The sum, mean or maximum of the rows of each bag; bag k has the indices offsets[k] to offsets[k + 1]. The other results are for the
+    backward pass."""
     bags, features = b.shape
     count = indices.shape[0]
     wide = weight.dtype.compute
@@ -116,7 +116,7 @@ def gather(b: Builder, x: Tensor, dim: int, index: Tensor, **_: object) -> Tenso
 
 
 def take_along_dim(b: Builder, x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """Along a dimension, the others broadcast, or from all elements in a row."""
+    """Gather along a dimension with the others broadcast, or from all elements in a row."""
     if dim is None:
 
         def flat(i: Expr) -> Expr:
@@ -135,7 +135,7 @@ def take_along_dim(b: Builder, x: Tensor, indices: Tensor, dim: int | None = Non
 
 
 def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
-    """From `x` as if it were flat."""
+    """Gather from the flattened `x`."""
 
     def body(*i: Expr) -> Expr:
         k = from_either_end(index_at(index, i), x.size)
@@ -145,7 +145,7 @@ def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
 
 
 def integer_indices(indices: Indices) -> list[tuple[int, Tensor]]:
-    """The indexed dimensions and their indices, of which none is a mask."""
+    """The indexed dimensions and their indices, which contain no masks."""
     held = [(d, t) for d, t in enumerate(indices) if t is not None]
     for _, t in held:
         if is_mask(t):
@@ -154,7 +154,7 @@ def integer_indices(indices: Indices) -> list[tuple[int, Tensor]]:
 
 
 def where_indexed(held: Sequence[tuple[int, Tensor]]) -> int:
-    """Where the indices' own dimensions stand in the result: in place if they are neighbours."""
+    """Where the indices' own dimensions are in the result: in place if the indexed dimensions are adjacent."""
     dims = [d for d, _ in held]
     return dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
 
@@ -175,7 +175,7 @@ def source_index(
 
 
 def without_masks(b: Builder, indices: Indices) -> Indices:
-    """`indices`, of which the result is read, with places for masks."""
+    """`indices` of a read, with masks replaced by the positions of their nonzero elements."""
     masks = [t for t in indices if t is not None and is_mask(t)]
     if not masks:
         return indices
@@ -186,7 +186,7 @@ def without_masks(b: Builder, indices: Indices) -> Indices:
 
 
 def index(b: Builder, x: Tensor, indices: Indices) -> Tensor:
-    """x[indices], with tensors of integers, and masks."""
+    """x[indices], with integer tensors and masks."""
     held = integer_indices(without_masks(b, indices))
     if not held:
         return x
@@ -194,7 +194,7 @@ def index(b: Builder, x: Tensor, indices: Indices) -> Tensor:
 
 
 def _stands_before(right: bool) -> Callable[[Expr, Expr], Expr]:
-    """Is `boundary` before the place where `value` is inserted? NaN goes to the end."""
+    """Whether `boundary` is before the insertion point of `value`. NaN is sorted to the end."""
     name = "gt" if right else "ge"
     return lambda boundary, value: s.negation(s.op(name, boundary, value))
 
@@ -237,7 +237,7 @@ def searchsorted(
 
 
 def repeated_positions(b: Builder, repeats: Tensor, *, output_size: int | None = None) -> Tensor:
-    """Position i as often as `repeats` has it there: at k stands how many end at k or before."""
+    """Each position i as often as `repeats` says: element k is the number of positions whose repetitions end at k or before."""
     n = repeats.size
     ends = scanned(b, repeats, 0, "sum", 0, DType.I64, part="ends")
 

@@ -1,14 +1,11 @@
-"""Factors of matrices, and what is solved by them. Each step of a loop does to all rows at once what elimination by hand does.
-
-Where PyTorch raises an error, as for a singular matrix, these give what divisions by zero do. `info` is as LAPACK's.
-"""
+"""Factorisations of matrices, and linear systems. Each step of a loop does to all rows at once what elimination does by hand."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monotile.frontends.builder import Builder, Unsupported, element, load
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.iterations import At, iterated, matrix_sizes, turned
+from monotile.frontends.torch.lower.matrix_loops import At, iterated, matrix_sizes, transposed
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Tensor, cast, const, idx
 
@@ -16,7 +13,7 @@ Lowering = Callable[..., Any]
 
 
 def elements(x: Tensor) -> At:
-    """By an index to which the tensor is broadcast."""
+    """The elements of `x`, by an index to which it is broadcast."""
     return lambda *i: element(x, i, x.dtype.compute)
 
 
@@ -25,7 +22,7 @@ def _no_failure(b: Builder, batch: Sequence[int]) -> Tensor:
 
 
 def _failed(b: Builder, info: Tensor, j: Axis, fails: Callable[..., Expr]) -> Tensor:
-    """`info` behind step `j`: the number of the first one, from 1, that `fails`."""
+    """`info` after step `j`: the number, from 1, of the first step that `fails`."""
 
     def number(*k: Expr) -> Expr:
         first = s.both(s.eq(load(info, k), 0), fails(*k))
@@ -35,10 +32,10 @@ def _failed(b: Builder, info: Tensor, j: Axis, fails: Callable[..., Expr]) -> Te
 
 
 def cholesky(b: Builder, x: Tensor, upper: bool = False, **_: object) -> tuple[Tensor, Tensor]:
-    """The factor column by column; behind each, what is left loses its outer product."""
+    """The factor column by column; after each column, the rest of the matrix is reduced by its outer product."""
     batch, n, _n = matrix_sizes(x)
     wide = x.dtype.compute
-    source = turned(elements(x)) if upper else elements(x)
+    source = transposed(elements(x)) if upper else elements(x)
 
     def step(b: Builder, j: Axis, states: Sequence[Tensor]) -> Any:
         left, info = states
@@ -69,11 +66,11 @@ def cholesky(b: Builder, x: Tensor, upper: bool = False, **_: object) -> tuple[T
     def lower(*i: Expr) -> Expr:
         return s.select(s.ge(i[-2], i[-1]), load(found, i), const(0, wide))
 
-    return b.result(turned(lower) if upper else lower, index=0), info
+    return b.result(transposed(lower) if upper else lower, index=0), info
 
 
 def _pivot(b: Builder, x: Tensor, j: Axis, rows: int) -> Tensor:
-    """The row from `j` on whose element in column `j` is largest."""
+    """The row, from `j` on, with the largest element in column `j`."""
 
     def size(*axes: Expr) -> Expr:
         *k, r = axes
@@ -83,7 +80,7 @@ def _pivot(b: Builder, x: Tensor, j: Axis, rows: int) -> Tensor:
 
 
 def _swapped(x: Tensor, j: Axis, pivot: Tensor) -> At:
-    """Row `j` and the pivot's in each other's place."""
+    """The matrix with row `j` and the pivot row exchanged."""
 
     def at(*axes: Expr) -> Expr:
         *k, i, c = axes
@@ -96,7 +93,8 @@ def _swapped(x: Tensor, j: Axis, pivot: Tensor) -> At:
 
 
 def factors(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """L and U in one matrix; the row that each step took, from 1; whether the exchanges are an even (1) or odd (-1) permutation; and `info`."""
+    """L and U in one matrix; the row that each step exchanged, from 1; whether the exchanges are an even (1) or odd (-1) permutation; and
+    `info`."""
     batch, m, n = matrix_sizes(x)
     wide = x.dtype.compute
 
@@ -246,8 +244,8 @@ def solve(b: Builder, a: Tensor, right: Tensor, *, left: bool = True, **_: objec
         found, _info = _eliminated(b, ahead, n, matrix, (side, b.shape[-1]))
         x = b.result(found, index=0)
     else:
-        found, _info = _eliminated(b, ahead, n, turned(matrix), (turned(side), b.shape[-2]))
-        x = b.result(turned(found), index=0)
+        found, _info = _eliminated(b, ahead, n, transposed(matrix), (transposed(side), b.shape[-2]))
+        x = b.result(transposed(found), index=0)
     both, pivots, _sign, info = factors(b, a)
     return x, both, pivots, info
 
@@ -255,7 +253,7 @@ def solve(b: Builder, a: Tensor, right: Tensor, *, left: bool = True, **_: objec
 def substituted(
     b: Builder, shape: Sequence[int], matrix: At, right: At, *, upper: bool, unit: bool = False
 ) -> At:
-    """The elements of X [..., n, columns] where the triangle of `matrix` times X is `right`: the rows one by one."""
+    """The elements of X [..., n, columns] with the triangle of `matrix` times X = `right`, by forward or backward substitution."""
     *batch, n, columns = shape
 
     def step(b: Builder, j: Axis, states: Sequence[Tensor]) -> Any:
@@ -297,8 +295,10 @@ def solve_triangular(
     if left:
         return b.result(substituted(b, shape, matrix, side, upper=upper, unit=unitriangular))
     shape = (*shape[:-2], shape[-1], shape[-2])
-    found = substituted(b, shape, turned(matrix), turned(side), upper=not upper, unit=unitriangular)
-    return b.result(turned(found))
+    found = substituted(
+        b, shape, transposed(matrix), transposed(side), upper=not upper, unit=unitriangular
+    )
+    return b.result(transposed(found))
 
 
 def triangular_solve(
@@ -310,7 +310,7 @@ def triangular_solve(
     unitriangular: bool = False,
 ) -> tuple[Tensor, Tensor]:
     matrix_sizes(a)
-    matrix = turned(elements(a)) if transpose else elements(a)
+    matrix = transposed(elements(a)) if transpose else elements(a)
     found = substituted(
         b, b.shape, matrix, elements(right), upper=upper != transpose, unit=unitriangular
     )
@@ -319,9 +319,9 @@ def triangular_solve(
 
 def _by_cholesky(b: Builder, factor: Tensor, right: At, upper: bool) -> Tensor:
     matrix_sizes(factor)
-    lower = turned(elements(factor)) if upper else elements(factor)
+    lower = transposed(elements(factor)) if upper else elements(factor)
     half = substituted(b, b.shape, lower, right, upper=False)
-    return b.result(substituted(b, b.shape, turned(lower), half, upper=True))
+    return b.result(substituted(b, b.shape, transposed(lower), half, upper=True))
 
 
 def cholesky_solve(b: Builder, right: Tensor, factor: Tensor, upper: bool = False) -> Tensor:

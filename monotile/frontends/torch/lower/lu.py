@@ -1,23 +1,23 @@
-"""What is solved by factors P, L and U of a matrix, and these apart."""
+"""Solving with LU factors of a matrix, and unpacking them."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from monotile.frontends.builder import Builder, Unsupported, element, load
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.iterations import At, iterated, matrix_sizes, turned
 from monotile.frontends.torch.lower.linear_systems import (
     Lowering,
     elements,
     factors,
     substituted,
 )
+from monotile.frontends.torch.lower.matrix_loops import At, iterated, matrix_sizes, transposed
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Tensor, cast, const
 
 
 def _order(b: Builder, pivots: Tensor, rows: int) -> Tensor:
-    """The row of the matrix that lies in each row of L U, after all exchanges, from 0."""
+    """The row of the matrix, from 0, that each row of L U is after all exchanges."""
     batch = pivots.shape[:-1]
 
     def step(b: Builder, j: Axis, states: Sequence[Tensor]) -> Any:
@@ -37,7 +37,7 @@ def _order(b: Builder, pivots: Tensor, rows: int) -> Tensor:
 
 
 def _places(b: Builder, order: Tensor) -> Tensor:
-    """Where each row of the matrix lies: the inverse permutation."""
+    """The row of L U of each row of the matrix: the inverse permutation."""
     rows = order.shape[-1]
 
     def found(*axes: Expr) -> Expr:
@@ -60,23 +60,23 @@ def lu_solve(
     _batch, n, _n = matrix_sizes(lu)
     matrix, side, order = elements(lu), elements(right), _order(b, pivots, n)
     shape = b.shape if left else (*b.shape[:-2], b.shape[-1], b.shape[-2])
-    side = side if left else turned(side)
+    side = side if left else transposed(side)
 
     def at(permutation: Tensor, x: At) -> At:
         return lambda *i: x(*i[:-2], element(permutation, i[:-1], DType.I64), i[-1])
 
     if adjoint is left:  # the transposed matrix times X
-        half = substituted(b, shape, turned(matrix), side, upper=False)
-        found = substituted(b, shape, turned(matrix), half, upper=True, unit=True)
+        half = substituted(b, shape, transposed(matrix), side, upper=False)
+        found = substituted(b, shape, transposed(matrix), half, upper=True, unit=True)
         found = at(_places(b, order), found)
     else:
         half = substituted(b, shape, matrix, at(order, side), upper=False, unit=True)
         found = substituted(b, shape, matrix, half, upper=True)
-    return b.result(found if left else turned(found))
+    return b.result(found if left else transposed(found))
 
 
 def _apart(b: Builder, lu: At, order: Tensor) -> tuple[Tensor, ...]:
-    """P, L and U of factors in one matrix."""
+    """P, L and U from their packed form."""
     one, zero = const(1, b.dtype.compute), const(0, b.dtype.compute)
 
     def permutation(*axes: Expr) -> Expr:

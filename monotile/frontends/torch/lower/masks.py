@@ -1,8 +1,4 @@
-"""Writes wherever a mask holds.
-
-How many elements a mask selects is not known when the kernel is made, but the place of each among
-them is a prefix sum, so that values which are listed one by one can be looked up.
-"""
+"""Writes at the positions of a mask."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +15,7 @@ Lowering = Callable[..., Any]
 
 
 def _position(shape: Sequence[int], at: Sequence[Expr]) -> Expr:
-    """Row-major."""
+    """The row-major position of an index."""
     flat: Expr = idx(0)
     for e, n in zip(at, shape, strict=True):
         flat = s.add(s.mul(flat, n), e)
@@ -27,7 +23,7 @@ def _position(shape: Sequence[int], at: Sequence[Expr]) -> Expr:
 
 
 def counted(b: Builder, mask: Tensor, shape: Sequence[int]) -> Tensor:
-    """For each flat position of `mask`, broadcast to `shape`: how often it holds up to there."""
+    """For each flat position of `mask`, broadcast to `shape`: the number of true elements up to there."""
     size = math.prod(shape)
     flat = b.emit(
         (size,),
@@ -39,7 +35,7 @@ def counted(b: Builder, mask: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The elements of `source`, in order, wherever the mask holds; it has at least that many."""
+    """`x` with the elements of `source`, in order, at the true positions of the mask; `source` has at least that many."""
     shape = b.shape
     count = counted(b, mask, shape)
 
@@ -56,7 +52,7 @@ def masked_put(
 ) -> Tensor:
     """x[:, ..., mask] = values, or += values; the mask's first dimension is dimension `first` of `x`.
 
-    The dimensions of the mask are one of x[mask]: along it, the values are one or one an element.
+    The dimensions of the mask are a single one in x[mask], along which there is one value, or one per element.
     """
     rank = len(mask.shape)
     rest = len(x.shape) - first - rank

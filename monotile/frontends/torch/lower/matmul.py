@@ -1,4 +1,4 @@
-"""Contractions: sums of products, summed in at least float32."""
+"""Contractions: sums of products, in at least float32."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -41,7 +41,7 @@ def linear(b: Builder, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
 
 
 def product(b: Builder, x: Tensor, y: Tensor, dtype: DType | None = None, part: str = "") -> Tensor:
-    """`torch.matmul` in every rank: vectors are dotted, leading dimensions broadcast."""
+    """`torch.matmul` for every rank: vectors are dotted, leading dimensions broadcast."""
     rows, columns = len(x.shape) > 1, len(y.shape) > 1
     lead = broadcast_shape(x.shape[:-2], y.shape[:-2])
     shape = lead + (x.shape[-2:-1] if rows else ()) + (y.shape[-1:] if columns else ())
@@ -71,7 +71,7 @@ def added_product(
     beta: int | float = 1,
     alpha: int | float = 1,
 ) -> Tensor:
-    """beta * base + alpha * x · y (addmm, addmv, baddbmm); with beta 0, `base` is not looked at."""
+    """beta * base + alpha * x · y (addmm, addmv, baddbmm); with beta 0, `base` is not read."""
     wide = b.dtype.compute
     found = product(b, x, y, wide, part="product")
 
@@ -151,7 +151,7 @@ def bilinear(
 
 
 def _parse(equation: str, operands: Sequence[Tensor]) -> tuple[list[list[str]], list[str]]:
-    """The labels of each operand and of the result; "..." becomes labels "0", "1", ... from the right."""
+    """The labels of each operand and of the result; "..." becomes the labels "0", "1", ... from the right."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
@@ -172,7 +172,7 @@ def _parse(equation: str, operands: Sequence[Tensor]) -> tuple[list[list[str]], 
 
 
 def einsum(b: Builder, equation: str, tensors: Sequence[Tensor], **_: object) -> Tensor:
-    """One or two operands as one contraction; more are contracted from the left."""
+    """One or two operands as one contraction; more are contracted from left to right."""
     labels, result = _parse(equation, tensors)
     extent: dict[str, int] = {}
     for term, t in zip(labels, tensors, strict=True):

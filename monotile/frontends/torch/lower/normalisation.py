@@ -1,4 +1,4 @@
-"""Normalisations: statistics in two passes and in at least float32, then one element-wise Compute."""
+"""Normalisations: statistics in two passes in at least float32, then one element-wise Compute."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ def native_layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result, the mean and the reciprocal deviation, the latter two with dimensions kept."""
+    """The result, the mean and the reciprocal standard deviation; the latter two keep their dimensions."""
     rank = len(x.shape)
     dims = range(rank - len(normalized_shape), rank)
     mean, variance = moments(b, x, dims, 0)
@@ -119,7 +119,7 @@ def batch_norm_body(
 
 
 def _group_statistics(b: Builder, x: Tensor, groups: int) -> tuple[Tensor, Tensor, int]:
-    """Mean and variance of each (batch, group), and the channels in a group."""
+    """Mean and variance of each (batch, group), and the number of channels in a group."""
     n, c, *space = x.shape
     per = c // groups
     inner = (per, *space)
@@ -178,7 +178,7 @@ def native_group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """The result, and the mean and the reciprocal deviation of each group."""
+    """The result, the mean and the reciprocal standard deviation of each group."""
     if x.shape[:2] != (batch, channels):
         raise Unsupported("dimensions folded into one another")
     statistics = _group_statistics(b, x, groups)
@@ -215,7 +215,7 @@ def instance_norm(
 
 
 def weight_norm(b: Builder, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """v * g / |v|, the length being over all dimensions but `dim`."""
+    """v * g / |v|, with the norm over all dimensions but `dim`."""
     d = wrap(dim, len(v.shape))
     dims = [k for k in range(len(v.shape)) if k != d]
     wide = v.dtype.compute

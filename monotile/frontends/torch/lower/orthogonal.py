@@ -1,8 +1,4 @@
-"""Factors of matrices with orthonormal columns: QR by Householder's reflections, eigenvectors and singular vectors by Jacobi's rotations.
-
-A rotation makes two rows or columns orthogonal. Those of disjoint pairs are independent, so that a step makes one of each pair that a
-round of a tournament brings together; in a sweep each two meet. Signs of vectors are as PyTorch's for QR alone.
-"""
+"""Factorisations with orthonormal columns: QR by Householder reflections, eigenvectors and singular vectors by Jacobi rotations."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +8,7 @@ import numpy as np
 
 from monotile.frontends.builder import Builder, Unsupported, load, raised
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.iterations import At, iterated, matrix_sizes, turned
+from monotile.frontends.torch.lower.matrix_loops import At, iterated, matrix_sizes, transposed
 from monotile.frontends.torch.lower.sorting import order_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Tensor, const
@@ -28,7 +24,7 @@ def _unit(b: Builder, batch: Sequence[int], n: int, dtype: DType) -> Tensor:
 
 
 def _reflection(b: Builder, left: Tensor, j: Axis) -> tuple[Tensor, Tensor]:
-    """The normal of what makes column `j` zero below the diagonal, and what it is multiplied by: LAPACK's v and tau."""
+    """The Householder vector that makes column `j` zero below the diagonal, and its factor: LAPACK's v and tau."""
     *batch, m, _n = left.shape
     wide = left.dtype
     zero, one = const(0, wide), const(1, wide)
@@ -66,7 +62,7 @@ def _reflection(b: Builder, left: Tensor, j: Axis) -> tuple[Tensor, Tensor]:
 
 
 def qr(b: Builder, x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
-    """As LAPACK's geqrf: each reflection makes a column zero below the diagonal."""
+    """A QR factorisation as LAPACK's geqrf: each reflection makes a column zero below the diagonal."""
     batch, m, n = matrix_sizes(x)
     wide = x.dtype.compute
 
@@ -108,7 +104,7 @@ def qr(b: Builder, x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
 
 
 def _partners(n: int) -> "np.ndarray[Any, Any]":
-    """[round, i]: whom i meets in each round of a tournament of n; itself where it rests."""
+    """[round, i]: the partner of i in each round of a round-robin tournament of n; itself where it has none."""
     m = n + n % 2
     rounds = np.empty((max(m - 1, 1), n), np.int64)
     for k in range(len(rounds)):
@@ -120,7 +116,7 @@ def _partners(n: int) -> "np.ndarray[Any, Any]":
 
 
 class _Tournament(NamedTuple):
-    """partner: [round, i]. steps: of all sweeps."""
+    """partner: [round, i]. steps: rounds of all sweeps."""
 
     n: int
     partner: Tensor
@@ -143,7 +139,8 @@ _MOST = 256  # a sweep is as many steps, and each touches the whole matrix
 
 
 def _tangent(own: Expr, other: Expr, between: Expr) -> Expr:
-    """Of the lesser angle by which a symmetric matrix of two rows becomes diagonal: of the row with `own`, whose other has `other`."""
+    """The tangent of the smaller angle that diagonalises a symmetric 2 x 2 matrix, for the row with diagonal element `own`; `other` is that
+    of the other row."""
     flat = s.eq(between, 0)
     theta = s.div(s.sub(other, own), s.mul(s.select(flat, const(1, own.dtype), between), 2))
     root = s.call("sqrt", s.add(s.mul(theta, theta), 1))
@@ -154,7 +151,8 @@ def _tangent(own: Expr, other: Expr, between: Expr) -> Expr:
 def _angles(
     b: Builder, batch: Sequence[int], games: _Tournament, entries: tuple[Callable[..., Expr], Callable[..., Expr], Axis], dtype: DType
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Cosine, and sine times the sign with which the partner goes in, of each row. entries: diagonal and between two rows, by (batch, i, partner)."""
+    """The cosine, and the sine with the sign of the partner's part, for each row. entries: the diagonal, and the elements between two rows,
+    by (batch, i, partner)."""
     diagonal, between, j = entries
 
     def tangent(*axes: Expr) -> Expr:
@@ -175,7 +173,7 @@ def _angles(
 
 
 def _rotated(at: At, turns: tuple[Tensor, Tensor], partner: Callable[[Expr], Expr]) -> At:
-    """The columns, each with its partner's."""
+    """The columns, each combined with its partner's."""
     c, sine = turns
 
     def body(*axes: Expr) -> Expr:
@@ -206,7 +204,7 @@ def eigh(b: Builder, x: Tensor, uplo: str = "L", compute_v: bool = True) -> tupl
             return games.partner_of(j, i)
 
         half = b.emit(a.shape, wide, _rotated(lambda *i: load(a, i), turns, partner), part="half")
-        both = turned(_rotated(turned(lambda *i: load(half, i)), turns, partner))
+        both = transposed(_rotated(transposed(lambda *i: load(half, i)), turns, partner))
         new = b.emit(a.shape, wide, both, part="left")
         vectors = _rotated(lambda *i: load(v, i), turns, partner)
         return (new, b.emit(a.shape, wide, vectors, part="vectors")), ()
@@ -228,7 +226,8 @@ def eigh(b: Builder, x: Tensor, uplo: str = "L", compute_v: bool = True) -> tupl
 def svd(
     b: Builder, x: Tensor, full_matrices: bool = False, compute_uv: bool = True, **_: object
 ) -> tuple[Tensor, ...]:
-    """Of the matrix or, if it is wide, the transposed one: rotations make its columns orthogonal, whose lengths are the singular values."""
+    """The singular value decomposition of the matrix or, if it is wide, of the transposed one. Rotations make its columns orthogonal; their
+    norms are the singular values."""
     batch, m, n = matrix_sizes(x)
     if compute_uv and full_matrices and m != n:
         raise Unsupported("full_matrices=True of a matrix that is not square")
@@ -259,7 +258,7 @@ def svd(
         vectors = _rotated(lambda *i: load(v, i), turns, partner)
         return (new, b.emit(v.shape, wide, vectors, part="vectors")), ()
 
-    source = elements if m >= n else turned(elements)
+    source = elements if m >= n else transposed(elements)
     start = b.emit((*batch, tall, k), wide, source, part="matrix")
     (found, v), _left = iterated(b, games.steps, [start, _unit(b, batch, k, wide)], step)
 
@@ -269,8 +268,8 @@ def svd(
 def _singular(
     b: Builder, found: Tensor, v: Tensor, wanted: tuple[bool, bool]
 ) -> tuple[Tensor, ...]:
-    """The results, of the columns as they were `found` and of what they were turned by. wanted: whether the matrix was not transposed, and whether
-    vectors are asked for."""
+    """The results, from the orthogonal columns `found` and the accumulated rotations. wanted: whether the matrix was not transposed, and
+    whether vectors are requested."""
     (*batch, tall, k), wide = found.shape, found.dtype
     upright, compute_uv = wanted
 
@@ -300,12 +299,13 @@ def _singular(
     def right(*i: Expr) -> Expr:
         return load(v, [*i[:-1], load(order, [*i[:-2], i[-1]])])
 
-    u, vh = (left, turned(right)) if upright else (right, turned(left))
+    u, vh = (left, transposed(right)) if upright else (right, transposed(left))
     return b.result(u, index=0), values, b.result(vh, index=2)
 
 
 def _completed(b: Builder, x: Tensor, values: Tensor) -> Tensor:
-    """The columns of `x`, those for values of zero by unit vectors that are orthogonal to all others: what is left of the axis that has most left."""
+    """The columns of `x`, with those of zero singular values replaced by unit vectors orthogonal to all others: what is left of the
+    coordinate axis with the largest remainder."""
     (*batch, tall, k), wide = x.shape, x.dtype
 
     def step(b: Builder, j: Axis, states: Sequence[Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""Padding: one Compute that reads the operand where there is one."""
+"""Padding: one Compute that reads the operand inside its bounds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,10 +25,10 @@ def padded(
     step: Sequence[int] | None = None,
     shape: Sequence[int] | None = None,
 ) -> Tensor:
-    """`x` with `value` around it (negative: cut off), and between its elements where `step` > 1.
+    """`x` with `value` around it (negative padding crops), and between its elements if `step` > 1.
 
-    pairs: (before, after) of each dimension; sizes are tested where the most that they can be is more than 0. shape: of the result, where it is
-    known better than as a sum.
+    pairs: (before, after) of each dimension; a size is tested unless its upper bound is 0. shape: of the result, if it is known better than
+    as a sum.
     """
     steps = step or [1] * len(pairs)
     wide = [
@@ -58,7 +58,7 @@ def constant_pad(b: Builder, x: Tensor, pad: Sequence[int], value: Scalar = 0) -
 
 
 def _reflected(k: Expr, n: int) -> Expr:
-    """0 ... n-1 mirrored at both ends, the ends not repeated."""
+    """0 ... n-1 reflected at both ends, which are not repeated."""
     k = s.call("abs", k)
     return s.sub(n - 1, s.call("abs", s.sub(n - 1, k)))
 
@@ -68,7 +68,7 @@ def _replicated(k: Expr, n: int) -> Expr:
 
 
 def _bordered(fold: Callable[[Expr, int], Expr]) -> Lowering:
-    """Padding by elements of the tensor itself; `fold` brings a position into 0 ... n-1."""
+    """Padding by elements of the tensor itself; `fold` maps a position into 0 ... n-1."""
 
     def lower(b: Builder, x: Tensor, pad: Sequence[int]) -> Tensor:
         pairs = _pairs(len(x.shape), pad)
@@ -88,7 +88,7 @@ def _bordered(fold: Callable[[Expr, int], Expr]) -> Lowering:
 
 
 def _circular(b: Builder, x: Tensor, pad: Sequence[int]) -> Tensor:
-    """Negative padding first takes elements away; what is left repeats."""
+    """Negative padding crops first; the rest is repeated."""
     pairs = _pairs(len(x.shape), pad)
 
     def body(*i: Expr) -> Expr:

@@ -15,7 +15,7 @@ Lowering = Callable[..., Any]
 
 
 def _in_result_type(f: Callable[..., Expr]) -> Lowering:
-    """All arguments are operands; arithmetic in the result's type."""
+    """A lowering whose arguments are all operands, computed in the result's type."""
     return lambda b, *operands, **_: elementwise(b, operands, f, b.dtype.compute)
 
 
@@ -28,7 +28,7 @@ def _binary(name: str) -> Lowering:
 
 
 def _integral_is_identity(name: str) -> Lowering:
-    """Rounding: integers round to themselves."""
+    """A rounding operator: integers stay as they are."""
 
     def lower(b: Builder, x: Tensor) -> Tensor:
         return (
@@ -67,7 +67,7 @@ def mul(b: Builder, x: Operand, y: Operand) -> Tensor:
 
 
 def _floor_divided(u: Expr, v: Expr) -> Expr:
-    """Python's floor division of floats: exact where the quotient would round up to an integer."""
+    """Python's floor division of floats, exact where the quotient would round up to an integer."""
     remainder = s.op("fmod", u, v)
     exact = s.div(s.sub(u, remainder), v)
     down = s.both(s.ne(remainder, 0), s.ne(s.lt(v, 0), s.lt(remainder, 0)))
@@ -104,7 +104,7 @@ def floor_divide(b: Builder, x: Operand, y: Operand) -> Tensor:
 
 
 def remainder(b: Builder, x: Operand, y: Operand) -> Tensor:
-    """The sign is the divisor's."""
+    """The result has the divisor's sign."""
     if not b.dtype.is_float:
         return elementwise(b, (x, y), s.mod, b.dtype)
 
@@ -214,7 +214,7 @@ def absolute(b: Builder, x: Tensor) -> Tensor:
 
 
 def round_(b: Builder, x: Tensor, decimals: int = 0) -> Tensor:
-    """Half to even."""
+    """Rounds half to even."""
     if not b.dtype.is_float:
         return x
     scale = 10.0 ** abs(decimals)

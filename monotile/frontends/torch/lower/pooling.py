@@ -41,7 +41,7 @@ def _beyond(
 def _windows(
     i: Sequence[Expr], r: Sequence[Expr], stride: Sequence[int], dilation: Sequence[int]
 ) -> list[Expr]:
-    """The index of kernel position `r` of window `i`; dimensions before the window's stay."""
+    """The index of kernel position `r` of window `i`; dimensions before the spatial ones stay."""
     rank = len(r)
     lead = list(i[: len(i) - rank])
     tail = i[len(i) - rank :]
@@ -81,7 +81,7 @@ def _max_pool(rank: int, with_indices: bool) -> Lowering:
         first = b.emit(b.shape, DType.I64, body, reduce=kernel, combiner="argmax", part="first")
 
         def position(*i: Expr) -> Expr:
-            """Of the greatest element in the unpadded plane, row-major."""
+            """The position of the maximum in the unpadded plane, row-major."""
             k: Expr = load(first, i)
             inside: list[Expr] = []
             for extent in reversed(kernel):
@@ -171,7 +171,7 @@ def _avg_pool(rank: int) -> Lowering:
 
 
 def _adaptive(rank: int, greatest: bool) -> Lowering:
-    """Window o of n runs from floor(o * N / n) to ceil((o + 1) * N / n)."""
+    """Adaptive pooling: window o of n is floor(o * N / n) to ceil((o + 1) * N / n)."""
 
     def lower(b: Builder, x: Tensor, output_size: Sizes) -> Tensor | tuple[Tensor, Tensor]:
         space = x.shape[-rank:]
@@ -223,13 +223,13 @@ def _adaptive(rank: int, greatest: bool) -> Lowering:
 
 
 def _divides(m: int, n: int) -> bool:
-    """Whether `m` windows divide `n`: of a size of the call, whatever it is."""
+    """Whether `m` windows divide `n`, for all values of a dynamic size."""
     left = n % m
     return not isinstance(left, Symbolic) and left == 0
 
 
 def _longest(n: int, m: int) -> int:
-    """Of `m` windows over `n`; at least that of a size of the call, of which windows may begin and end within an element of each side."""
+    """The length of the longest of `m` windows over `n`; for a dynamic size an upper bound, as windows may begin and end within an element."""
     if _divides(m, n):
         return n // m
     if isinstance(n, Symbolic):
@@ -245,7 +245,7 @@ def _adaptive_positions(
     out: Sequence[int],
     ends: Callable[[Expr, int, int], tuple[Expr, Expr]],
 ) -> Tensor:
-    """Of the greatest elements, row-major in the plane."""
+    """The positions of the maxima, row-major in the plane."""
     first = b.emit(b.shape, DType.I64, body, reduce=widest, combiner="argmax", part="first")
     lead = len(b.shape) - len(space)
 

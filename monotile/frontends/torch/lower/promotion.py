@@ -1,4 +1,4 @@
-"""PyTorch's type promotion (`torch.result_type`): tensors with dimensions over scalar tensors over numbers."""
+"""PyTorch's type promotion (`torch.result_type`): tensors with dimensions take precedence over scalar tensors, these over numbers."""
 
 from collections.abc import Iterable
 
@@ -33,7 +33,7 @@ def _category(t: DType | None) -> int:
 
 
 def result_type(operands: Iterable[Operand]) -> DType:
-    """The type that PyTorch computes an element-wise operator on `operands` in."""
+    """The type in which PyTorch computes an element-wise operator on `operands`."""
     kinds: list[DType | None] = [None, None, None]
     for x in operands:
         match x:

@@ -7,7 +7,7 @@ import torch
 
 from monotile.frontends.builder import Builder, Unsupported, element, load
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.packed4 import of_cpu, of_pairs, of_tiles
+from monotile.frontends.torch.lower.int4_layouts import of_cpu, of_pairs, of_tiles
 from monotile.frontends.torch.lower.scalar import floordiv
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, idx
@@ -17,7 +17,7 @@ _LARGEST = {DType.F8E4M3: 448.0, DType.F8E5M2: 57344.0}
 
 
 def integer_product(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    """x · y of integers, each product and the sum in int32."""
+    """x · y of integers, with each product and the sum in int32."""
 
     def body(i: Expr, j: Expr, k: Expr) -> Expr:
         return s.mul(cast(load(x, [i, k]), b.dtype), cast(load(y, [k, j]), b.dtype))
@@ -43,9 +43,9 @@ def scaled_product(
     out_dtype: object = None,
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """(x · y) * scale_x * scale_y + bias of 8-bit floats: one scale each, or one a row of `x` and a column of `y`. Rounded once.
+    """(x · y) * scale_x * scale_y + bias of 8-bit floats, with one scale each, or one per row of `x` and column of `y`. Rounded once.
 
-    A result of 8 bits that would be too large is the largest there is, as in PyTorch. Sums are in float32, whatever `use_fast_accum` says.
+    An 8-bit result that would be too large is the largest number, as in PyTorch. Sums are in float32, whatever `use_fast_accum` says.
     """
     m, n = b.shape
     if scale_result is not None:
@@ -77,19 +77,19 @@ def _count(t: Tensor) -> int:
 
 
 def _scale(t: Tensor, i: Expr) -> Expr:
-    """The only one, or the one at `i`."""
+    """The only scale, or the one at `i`."""
     if _count(t) == 1:
         return load(t, (idx(0),) * len(t.shape))
     return load(t, tuple(idx(0) if n == 1 else i for n in t.shape))
 
 
 def _half(t: Tensor, *index: Expr) -> Expr:
-    """An 8-bit float, by way of a type that holds it exactly and that tensor cores take."""
+    """An 8-bit float as a type that represents it exactly and that tensor cores multiply."""
     return cast(cast(load(t, index), DType.BF16), DType.F32)
 
 
 def int8_weight(b: Builder, x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """(x · weightᵀ) * scales, one scale a row of `weight`. Rounded once."""
+    """(x · weightᵀ) * scales, with one scale per row of `weight`. Rounded once."""
 
     def body(i: Expr, j: Expr, k: Expr) -> Expr:
         w = cast(load(weight, [j, k]), x.dtype)
@@ -102,8 +102,8 @@ def int8_weight(b: Builder, x: Tensor, weight: Tensor, scales: Tensor) -> Tensor
 
 
 class _Int4(NamedTuple):
-    """code: of a packed weight with so many rows, at n and k: 0 … 15. rounded: each weight is rounded to the type of the other factor, as
-    tensor cores take it."""
+    """A 4-bit weight format. code: the code, 0 … 15, at n and k of a packed weight with so many rows. rounded: each weight is rounded to
+    the type of the other factor, as for tensor cores."""
 
     code: Callable[[Tensor, int, Expr, Expr], Expr]
     rounded: bool = True
@@ -145,7 +145,7 @@ def _in_pairs(
 
 
 def int4_rows(b: Builder, x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    """scale, zero: [groups, n]. What these libraries call zero is the value of the code 0."""
+    """scale, zero: [groups, n]. These libraries call the value of code 0 the zero."""
     if len(x.shape) != 2 or len(weight.shape) != 2:
         raise Unsupported("operands other than matrices")
     group = x.shape[1] // scale.shape[0]

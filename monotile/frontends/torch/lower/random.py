@@ -1,8 +1,4 @@
-"""Random numbers: PyTorch's distributions, of 64 bits for each element (`frontends/draws.py`).
-
-Uniform numbers have the bits that their type has in [0.5, 1), as PyTorch's do, so 1 is not among them. Normal ones are Box and Muller's. What is
-chosen by weights is the winner of a race: the greatest weight divided by an exponential number, as in PyTorch's own `multinomial`.
-"""
+"""Random numbers: PyTorch's distributions, from 64 random bits per element (`frontends/draws.py`)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +24,13 @@ _DIGITS = {DType.F16: 11, DType.BF16: 8, DType.F32: 24, DType.F64: 53}
 
 
 def _bits(b: Builder) -> Bits:
-    """64 random bits, int64, of a draw of its own."""
+    """64 random bits, int64, of a separate draw."""
     key = b.draws.key(b.loops)
     return lambda counter: Binary("philox", counter, key)
 
 
 def _place(shape: Sequence[int], at: Sequence[Expr]) -> Expr:
-    """The number of the element; where a call decides the sizes, among the most elements."""
+    """The number of the element; with dynamic sizes, among the elements of the upper bounds."""
     place: Expr = idx(0)
     for n, i in zip(shape, at, strict=True):
         place = s.add(s.mul(place, int(n)), i)
@@ -42,7 +38,7 @@ def _place(shape: Sequence[int], at: Sequence[Expr]) -> Expr:
 
 
 def _result(b: Builder, f: Callable[[Bits, Expr, Sequence[Expr]], Expr]) -> Tensor:
-    """f: of a draw's bits, the element's place and its axes."""
+    """The result of `f`, which takes the bits of a draw, the element's number and its axes."""
     bits = _bits(b)
     return b.result(lambda *i: f(bits, _place(b.shape, i), i))
 
@@ -51,14 +47,14 @@ def _result(b: Builder, f: Callable[[Bits, Expr, Sequence[Expr]], Expr]) -> Tens
 
 
 def _some(bits: Expr, skip: int, count: int) -> Expr:
-    """`count` of the bits, from the highest on but for `skip`, as a number from 0: int32 if that has so many."""
+    """`count` of the bits, from the highest on after `skip`, as a number from 0: int32 if that is wide enough."""
     behind, word = 64 - skip - count, DType.I32 if count < 32 else DType.I64
     moved = Binary("shr", bits, idx(behind)) if behind else bits
     return Binary("bitand", cast(moved, word), const((1 << count) - 1, word))
 
 
 def _unit(bits: Expr, dtype: DType) -> Expr:
-    """In [0, 1), in the compute type of `dtype`, of the highest bits."""
+    """A uniform number in [0, 1), in the compute type of `dtype`, from the highest bits."""
     if dtype not in _DIGITS:
         raise Unsupported(f"for {dtype}")
     digits = _DIGITS[dtype]
@@ -66,14 +62,14 @@ def _unit(bits: Expr, dtype: DType) -> Expr:
 
 
 def _log(bits: Expr, dtype: DType) -> Expr:
-    """The logarithm of a number in (0, 1], of bits that `_unit` leaves in float32."""
+    """The logarithm of a number in (0, 1], from the bits that `_unit` leaves in float32."""
     skip, count = (0, 53) if dtype.compute is DType.F64 else (33, 31)
     whole = cast(_some(bits, skip, count), dtype.compute)
     return s.call("log", s.mul(s.add(whole, 1), 2.0**-count))
 
 
 def _normal(bits: Bits, place: Expr, dtype: DType) -> Expr:
-    """Of mean 0 and deviation 1, in the compute type of `dtype`."""
+    """A normal number of mean 0 and deviation 1, in the compute type of `dtype`."""
     first = second = place
     if dtype.compute is DType.F64:
         first, second = s.mul(place, 2), s.add(s.mul(place, 2), 1)
@@ -82,12 +78,12 @@ def _normal(bits: Bits, place: Expr, dtype: DType) -> Expr:
 
 
 def _exponential(bits: Expr, dtype: DType) -> Expr:
-    """Of rate 1, in the compute type of `dtype`; above 0, as it divides."""
+    """An exponential number of rate 1, in the compute type of `dtype`; above 0, as it is a divisor."""
     return s.maximum(s.neg(_log(bits, dtype)), 2.0 ** -(_DIGITS[dtype.compute] + 1))
 
 
 def _integer(bits: Expr, low: int, count: int) -> Expr:
-    """From `low` on, one of `count`: int64."""
+    """An int64 from `low` on, one of `count`."""
     if count <= 1 << 31:
         part = Binary("shr", s.mul(_some(bits, 0, 32), count), idx(32))
     elif count <= 1 << 63:
@@ -110,7 +106,7 @@ def randn(b: Builder, *_: object, **__: object) -> Tensor:
 
 
 def uniform(b: Builder, x: Tensor, low: float = 0.0, high: float = 1.0, **_: object) -> Tensor:
-    """In [low, high): what rounds to the end becomes the beginning, as in PyTorch on a GPU."""
+    """In [low, high): a number that rounds to the end becomes the beginning, as in PyTorch on a GPU."""
 
     def body(bits: Bits, place: Expr, _: object) -> Expr:
         value = cast(s.add(s.mul(_unit(bits(place), b.dtype), high - low), low), b.dtype)
@@ -151,7 +147,7 @@ def cauchy(b: Builder, x: Tensor, median: float = 0.0, scale: float = 1.0, **_: 
 
 
 def geometric(b: Builder, x: Tensor, p: float, **_: object) -> Tensor:
-    """How many trials of probability p until one succeeds."""
+    """The number of trials of probability p until one succeeds."""
     dtype = b.dtype if b.dtype.is_float else DType.F32
     rate = -math.log1p(-p) if p < 1 else math.inf
 
@@ -183,7 +179,7 @@ def dropout(b: Builder, x: Tensor, p: float, train: bool) -> Tensor:
 
 
 def native_dropout(b: Builder, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """The same, and whether an element is kept. train: None is true."""
+    """The result, and whether each element is kept. train: None is true."""
     if train is False:
         kept = b.result(lambda *_: const(True, DType.BOOL), index=1)
         return b.result(lambda *i: load(x, i), index=0), kept
@@ -192,7 +188,7 @@ def native_dropout(b: Builder, x: Tensor, p: float, train: bool | None) -> tuple
 
 
 def _dropped(b: Builder, x: Tensor, p: float) -> tuple[Tensor, Callable[[Sequence[Expr]], Expr]]:
-    """The first result, and which elements it keeps."""
+    """The result, and which elements it keeps."""
     bits, scale = _bits(b), 1 / (1 - p) if p < 1 else 0.0
 
     def keep(i: Sequence[Expr]) -> Expr:
@@ -228,7 +224,7 @@ def randint_like_low(b: Builder, x: Tensor, low: int, high: int, **_: object) ->
 
 
 def random(b: Builder, x: Tensor, **_: object) -> Tensor:
-    """All numbers that an integer type has from 0 on, or whole ones that a float has exactly."""
+    """Integers from 0 on that the type represents exactly."""
     if b.dtype.is_float:
         return _integers(b, 0, (1 << _DIGITS[b.dtype]) + 1)
     width = 8 * b.dtype.itemsize - (b.dtype is not DType.U8)
@@ -239,7 +235,7 @@ def random(b: Builder, x: Tensor, **_: object) -> Tensor:
 
 
 def randperm(b: Builder, n: int, **_: object) -> Tensor:
-    """The order of random numbers."""
+    """The sort order of random numbers."""
     bits = _bits(b)
     keys = b.emit((n,), DType.I64, lambda i: bits(i), part="keys")
     order = order_of(b, keys, 0, False, (n,))

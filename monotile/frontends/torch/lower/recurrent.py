@@ -20,7 +20,7 @@ At = Callable[[Expr, Expr], Expr]  # the element of a step's input at (batch, fe
 
 
 class Weights(NamedTuple):
-    """Of one layer in one direction. projection: of an LSTM's hidden state (proj_size), or None."""
+    """The weights of one layer in one direction. projection: of an LSTM's hidden state (proj_size), or None."""
 
     input: Tensor
     hidden: Tensor
@@ -30,7 +30,7 @@ class Weights(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The input of one step: its shape and elements. when: its place in time, where it is one of a sequence."""
+    """The input of one step: its shape and elements. when: its index, if it is one of a sequence."""
 
     shape: tuple[int, int]
     at: At
@@ -138,7 +138,7 @@ _relu_step = _plain_step(lambda v: s.maximum(v, 0))
 
 
 def _ending(cell: Cell, lengths: Tensor) -> Cell:
-    """`cell`, of which sequence n keeps its states from step lengths[n] on; the other direction begins there."""
+    """`cell`, with the states of sequence n kept from step lengths[n] on; in the other direction it begins there."""
 
     def step(b: Builder, x: Step, states: Sequence[Tensor], w: Weights) -> tuple[Tensor, ...]:
         when = x.when
@@ -159,8 +159,8 @@ def _ending(cell: Cell, lengths: Tensor) -> Cell:
 def _layer(
     b: Builder, cell: Cell, x: Tensor, states: Sequence[Tensor], w: Weights, backward: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """One layer in one direction over x[step, batch, feature]: the stack of hidden states, in the
-    order in which they were computed, and the final states."""
+    """One layer in one direction over x[step, batch, feature]: the stack of hidden states, in the order of their computation, and the final
+    states."""
     steps, batch, features = x.shape
     inner = b.nested()
     axis = Axis(b.names.unique(f"{b.node}_step"), steps)
@@ -178,14 +178,14 @@ def _layer(
 
 
 def _initial(b: Builder, stacked: Tensor, k: int) -> Tensor:
-    """Layer and direction number `k` of the initial states."""
+    """The initial states of layer and direction number `k`."""
     return b.emit(
         stacked.shape[1:], stacked.dtype, lambda *i: load(stacked, [idx(k), *i]), part="initial"
     )
 
 
 def _both_directions(b: Builder, forward: Tensor, backward: Tensor) -> Tensor:
-    """Concatenates their features, the backward direction in order of time."""
+    """Concatenates the features of both directions, the backward one in order of time."""
     steps, batch, width = forward.shape
 
     def body(t: Expr, n: Expr, j: Expr) -> Expr:
@@ -209,7 +209,7 @@ def _stacked(b: Builder, tensors: Sequence[Tensor], index: int) -> Tensor:
 
 
 def _take_weights(params: Sequence[Tensor], biases: bool, projected: bool) -> list[Weights]:
-    """PyTorch's flat list of parameters, cut into layers and directions."""
+    """PyTorch's flat list of parameters, by layer and direction."""
     each = 2 + 2 * biases + projected
     cut: list[Weights] = []
     for k in range(0, len(params), each):
@@ -315,7 +315,7 @@ def packed_rnn(
 
 
 def packed_lengths(b: Builder, lengths: Tensor, steps: int) -> Tensor:
-    """The lengths, each looked up in a table of all that there may be: that an index is in range, a call checks."""
+    """The lengths, each looked up in a table of all possible lengths: the index check of a call then checks their range."""
     most = int(steps)
     name = f"lengths_descending_up_to_{most}"
     table = b.table(name, name, lambda: np.arange(1, most + 1))

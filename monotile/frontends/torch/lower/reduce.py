@@ -13,7 +13,7 @@ Dims = int | Sequence[int] | None
 
 
 class Over(NamedTuple):
-    """Dimensions that are reduced, ascending. keepdim: each stays, with one element."""
+    """The reduced dimensions, ascending. keepdim: each stays, with one element."""
 
     dims: Sequence[int]
     keepdim: bool = False
@@ -51,7 +51,7 @@ def reduce_dims(
     dtype: DType,
     part: str = "",
 ) -> Tensor:
-    """Combine `f`, called with an index into `x`, over some dimensions."""
+    """Reduces `f`, called with an index into `x`, over some dimensions."""
     dims, keepdim = over
     shape = reduced_shape(x.shape, dims, keepdim)
     if not dims:  # one element: it is its own sum, and its position is 0
@@ -66,8 +66,8 @@ def reduce_dims(
     )
 
 
-def hidden(b: Builder, x: Tensor, dims: Sequence[int], value: float) -> Tensor:
-    """`x` with `value` at positions along `dims` that a size of the call leaves out; itself where there are none."""
+def masked_beyond_size(b: Builder, x: Tensor, dims: Sequence[int], value: float) -> Tensor:
+    """`x` with `value` at positions along `dims` beyond a dynamic size; `x` itself if there are none."""
     sized = [d for d in dims if isinstance(x.shape[d], Symbolic)]
     if not sized:
         return x
@@ -80,7 +80,7 @@ def hidden(b: Builder, x: Tensor, dims: Sequence[int], value: float) -> Tensor:
 
 
 def without(dims: Sequence[int], i: Sequence[Expr]) -> list[Expr]:
-    """The index into a tensor that was reduced over `dims`, from an index `i` into the whole one."""
+    """The index into a tensor that was reduced over `dims`, from an index `i` into the operand."""
     return [e for k, e in enumerate(i) if k not in dims]
 
 

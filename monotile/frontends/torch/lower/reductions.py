@@ -15,7 +15,7 @@ Lowering = Callable[..., Any]
 
 
 def total(b: Builder, x: Tensor, dim: Dims = None, keepdim: bool = False, **_: object) -> Tensor:
-    """A sum, in the type of the result (int64 for integers), at least float32."""
+    """A sum in the type of the result (int64 for integers), in at least float32."""
     dims = wrap_all(dim, len(x.shape))
     wide = b.dtype.compute
     return reduce_dims(b, x, Over(dims, keepdim), "sum", lambda i: cast(load(x, i), wide), b.dtype)
@@ -104,7 +104,7 @@ def count_nonzero(b: Builder, x: Tensor, dim: Dims = None) -> Tensor:
 
 
 def moments(b: Builder, x: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
-    """Mean and variance over `dims` in two passes, in at least float32, the dimensions dropped."""
+    """Mean and variance over `dims` in two passes, in at least float32, without the dimensions."""
     wide = x.dtype.compute
     count = math.prod(x.shape[d] for d in dims)
     added = reduce_dims(b, x, Over(dims), "sum", lambda i: raised(x, i), wide, part="sum")

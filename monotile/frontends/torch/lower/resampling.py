@@ -13,7 +13,7 @@ Factors = Sequence[float] | float | None
 
 
 def factors_of(rank: int, given: Sequence[Factors]) -> list[float | None]:
-    """Scale factors, given as one list or as one argument a dimension; None: by the two sizes."""
+    """Scale factors, given as one list or as one argument per dimension; None: by the two sizes."""
     flat: list[float | None] = []
     for g in given:
         if isinstance(g, Sequence):
@@ -63,7 +63,7 @@ def _nearest(rank: int, exact: bool) -> Lowering:
 def _place(
     e: Expr, n: int, m: int, factor: float | None, align_corners: bool, dtype: DType
 ) -> Expr:
-    """Where output element `e` lies between the input's elements."""
+    """The position of output element `e` among the input elements."""
     at = cast(e, dtype)
     if align_corners:
         return s.mul(at, (n - 1) / (m - 1) if m > 1 else 0.0)
@@ -71,7 +71,7 @@ def _place(
 
 
 def _identity(x: Tensor, b: Builder, factors: Sequence[float | None], lead: int) -> bool:
-    """Whether every element is one of the input's, which eager PyTorch copies then."""
+    """Whether every output element is an input element, which eager PyTorch copies then."""
     steps = (
         ratio(n, m, f) for n, m, f in zip(x.shape[lead:], b.shape[lead:], factors, strict=True)
     )
@@ -79,7 +79,7 @@ def _identity(x: Tensor, b: Builder, factors: Sequence[float | None], lead: int)
 
 
 def _linear(rank: int) -> Lowering:
-    """Between the two neighbours along each dimension, 2 ** rank elements in all."""
+    """Interpolation between the two neighbours along each dimension, 2 ** rank elements in all."""
 
     def lower(
         b: Builder, x: Tensor, output_size: object, align_corners: bool, *given: Factors
@@ -116,7 +116,7 @@ def _linear(rank: int) -> Lowering:
 
 
 def cubic_weights(t: Expr) -> list[Expr]:
-    """Of the four neighbours, for a place `t` between the second and the third (Keys, a = -0.75)."""
+    """The weights of the four neighbours of a position `t` between the second and the third (Keys, a = -0.75)."""
     a = -0.75
 
     def near(d: Expr) -> Expr:
@@ -134,7 +134,7 @@ def cubic_weights(t: Expr) -> list[Expr]:
 def bicubic(
     b: Builder, x: Tensor, output_size: object, align_corners: bool, *given: Factors
 ) -> Tensor:
-    """Along the columns, then along the rows: two statements where the first has no more elements than the second, else one."""
+    """Interpolation along the columns, then along the rows: two statements if the first has no more elements than the second, else one."""
     factors = factors_of(2, given)
     wide, lead = x.dtype.compute, len(x.shape) - 2
     if _identity(x, b, factors, lead):
@@ -159,7 +159,7 @@ def bicubic(
 
 
 def _cubic_taps(place: Expr, n: int) -> list[tuple[Expr, Expr]]:
-    """The four of `n` elements around `place`, those at the ends again beyond them, and their weights."""
+    """The four of `n` elements around `place`, clamped at the borders, and their weights."""
     low = s.call("floor", place)
     first = cast(low, DType.I64)
     at = (s.minimum(s.maximum(s.add(first, k - 1), 0), n - 1) for k in range(4))

@@ -7,9 +7,9 @@ from monotile.ir.expr import Expr, add, idx, mul
 
 
 def groups(src: Sequence[int], dst: Sequence[int]) -> Iterator[tuple[range, range]]:
-    """The shortest runs of dimensions of `src` and `dst` that hold equally many elements.
+    """The shortest runs of dimensions of `src` and `dst` with equally many elements.
 
-    Dimensions of extent 1 fall into a run's end or stand in a run of their own.
+    Dimensions of extent 1 are at a run's end or form a run of their own.
     """
     i = j = 0
     while i < len(src) or j < len(dst):

@@ -1,4 +1,4 @@
-"""Scans: each element reduces over those up to it, wholly parallel."""
+"""Scans: each element reduces over the elements up to it, in parallel."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +104,7 @@ def logcumsumexp(b: Builder, x: Tensor, dim: int) -> Tensor:
 
 
 def _extreme_scan(combiner: str) -> Lowering:
-    """cummax, cummin: values and the last index that holds each."""
+    """cummax, cummin: the values, and the last index of each."""
 
     def lower(b: Builder, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         if not x.shape:
@@ -143,7 +143,7 @@ def diff(
     prepend: Tensor | None = None,
     append: Tensor | None = None,
 ) -> Tensor:
-    """The n-th differences of neighbours along `dim`, of `x` with the others at its ends."""
+    """The n-th differences of neighbours along `dim`, of `x` with further tensors at its ends."""
     d = wrap(dim, len(x.shape))
     parts: list[tuple[int, Tensor]] = []
     extent = 0

@@ -1,4 +1,4 @@
-"""Operators that write to a part of a tensor, computed or fixed."""
+"""Operators that write to a part of a tensor, at computed or fixed indices."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -68,7 +68,7 @@ Point = Callable[..., tuple[list[Expr], Expr]]
 
 
 def _point(x: Tensor, dim: int, index: Tensor, src: Operand) -> Point:
-    """Where the element of `src` at a position goes in `x`, and what it is."""
+    """The index into `x` of an element of `src`, and the element."""
     d = wrap(dim, len(x.shape))
 
     def point(*i: Expr) -> tuple[list[Expr], Expr]:
@@ -103,7 +103,7 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
-    """Without `include_self`, elements that something is written to begin at the identity."""
+    """Without `include_self`, elements that are written to begin at the combiner's identity."""
     if reduce != "mean" and include_self:
         return scatter(b, x, dim, index, src, reduce=reduce)
     combiner, own = _combiner(reduce), _point(x, dim, index, src)
@@ -125,7 +125,7 @@ def _reduced_at(
     average: bool,
     include_self: bool,
 ) -> Tensor:
-    """`x` with what `point` gives combined in; counts how much goes to each element."""
+    """`x` combined with the elements that `point` gives; counts how many go to each position."""
     zero = b.emit(x.shape, DType.I64, lambda *_: idx(0), part="zero")
     hits = b.scatter(zero, extents, lambda *i: (point(*i)[0], idx(1)), "sum", part="hits")
     base = x
@@ -224,7 +224,7 @@ def index_reduce(
 
 
 def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """Into `x` as if it were flat."""
+    """Writes into the flattened `x`."""
 
     def point(*i: Expr) -> tuple[Sequence[Expr], Expr]:
         k = from_either_end(index_at(index, i), x.size)

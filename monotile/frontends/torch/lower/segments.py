@@ -1,4 +1,4 @@
-"""Reductions over segments of a dimension, whose bounds are data."""
+"""Reductions over segments of a dimension, with data-dependent bounds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ def segment_reduce(
     unsafe: bool = False,
     initial: float | None = None,
 ) -> Tensor:
-    """Each segment with `initial`; an empty one without it is what the reduction begins with, or NaN for a mean."""
+    """Each segment with `initial`; without it an empty segment gives the identity of the reduction, or NaN for a mean."""
     if indices is not None:
         raise Unsupported("indices")
     if offsets is not None:

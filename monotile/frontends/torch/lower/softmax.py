@@ -1,4 +1,4 @@
-"""Softmax and its logarithm: maximum, powers, their sum, quotient, each a Compute."""
+"""Softmax and its logarithm: maximum, exponentials, their sum and the quotient, each a Compute."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,16 +6,23 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, load, raised, wrap, wrap_all
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.reduce import Dims, Over, hidden, kept, reduce_dims, without
+from monotile.frontends.torch.lower.reduce import (
+    Dims,
+    Over,
+    kept,
+    masked_beyond_size,
+    reduce_dims,
+    without,
+)
 from monotile.ir.expr import Expr, Tensor, const
 
 Lowering = Callable[..., Any]
 
 
 def softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """max(x), exp(x - max(x)) and its sum over `dims` (dropped), in at least float32."""
+    """max(x), exp(x - max(x)) and its sum over `dims`, without these, in at least float32."""
     wide = x.dtype.compute
-    x = hidden(b, x, dims, -math.inf)
+    x = masked_beyond_size(b, x, dims, -math.inf)
     top = reduce_dims(b, x, Over(dims), "max", lambda i: raised(x, i), wide, part="max")
     powers = b.emit(
         x.shape,
@@ -28,7 +35,7 @@ def softmax_parts(b: Builder, dims: Sequence[int], x: Tensor) -> tuple[Tensor, T
 
 
 def _widened(b: Builder, x: Tensor) -> Tensor:
-    """`x` in the type of the result where that is wider (softmax(dtype=...)) or x is no float."""
+    """`x` in the type of the result if that is wider (softmax(dtype=...)) or `x` is no float."""
     if x.dtype.is_float and x.dtype.compute is b.dtype.compute:
         return x
     return b.emit(x.shape, b.dtype, lambda *i: load(x, i), part="cast")
@@ -59,7 +66,7 @@ def logsumexp(b: Builder, x: Tensor, dim: Dims, keepdim: bool = False) -> Tensor
     x = _widened(b, x)
     wide = x.dtype.compute
     dims = wrap_all(dim, len(x.shape))
-    x = hidden(b, x, dims, -math.inf)
+    x = masked_beyond_size(b, x, dims, -math.inf)
     top = reduce_dims(b, x, Over(dims), "max", lambda i: raised(x, i), wide, part="max")
 
     def shift(row: Sequence[Expr]) -> Expr:

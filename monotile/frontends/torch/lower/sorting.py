@@ -1,7 +1,4 @@
-"""Sorting by rank: the position of an element is the number of elements before it.
-
-Quadratic in the extent that is sorted and wholly parallel, without a data-dependent loop.
-"""
+"""Sorting by rank: the position of an element is the number of elements before it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,7 +25,7 @@ def _after(a: Expr, b: Expr) -> Expr:
 
 
 def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]) -> Tensor:
-    """[..., k, ...]: the position along `d` of the element that is number k; equals keep their order."""
+    """[..., k, ...]: the position along `d` of the k-th smallest element; equal elements keep their order."""
     n = x.shape[d]
 
     def before(*axes: Expr) -> Expr:
@@ -94,7 +91,7 @@ def argsort_stable(
 def _chosen(
     b: Builder, x: Tensor, dim: int, keepdim: bool, number: Number
 ) -> tuple[Tensor, Tensor]:
-    """Value and position of the element whose number in ascending order `number` gives for each row."""
+    """Value and position of the element of each row whose rank in ascending order is given by `number`."""
     if not x.shape:
         return x, b.result(lambda: const(0, DType.I64), index=1)
     d = wrap(dim, len(x.shape))
@@ -124,7 +121,7 @@ def _nans(b: Builder, x: Tensor, d: int) -> Tensor:
 
 
 def _median(ignoring_nan: bool) -> Lowering:
-    """The lower of two middle elements; NaN, which stands last, if there is one and it counts."""
+    """The lower of the two middle elements; NaN, which is sorted to the end, if there is one and it counts."""
 
     def number(b: Builder, x: Tensor, d: int, _: Tensor) -> Tensor:
         nans, n = _nans(b, x, d), x.shape[d]
@@ -172,7 +169,7 @@ def kthvalue(
 
 
 def mode(b: Builder, x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The least of the most frequent values, where it stands last."""
+    """The smallest of the most frequent values, and the last position of it."""
 
     def number(b: Builder, x: Tensor, d: int, order: Tensor) -> Tensor:
         n = x.shape[d]
@@ -184,7 +181,7 @@ def mode(b: Builder, x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[T
         counts = b.emit(x.shape, DType.I64, equal, reduce=(n,), combiner="sum", part="counts")
 
         def count(i: Sequence[Expr], r: Expr) -> Expr:
-            """Of the value that is number `r`."""
+            """The element of rank `r`."""
             at = [*i[:d], r, *i[d:]]
             return load(counts, [*i[:d], load(order, at), *i[d:]])
 

@@ -1,4 +1,4 @@
-"""Statements about zeros."""
+"""Declarations of zeros."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ Lowering = Callable[..., Any]
 
 
 def sparse(b: Builder, x: Tensor, grain: Sequence[int]) -> Tensor:
-    """`x` where its block is not zero, else 0: a block of `grain` along the last dimensions."""
+    """`x` where its block is nonzero, else 0: blocks of `grain` along the last dimensions."""
     whole = (1,) * (len(x.shape) - len(grain)) + tuple(grain)
     over = [d for d, g in enumerate(whole) if g > 1]
     named = b.tensor([n // g for n, g in zip(x.shape, whole, strict=True)], DType.BOOL, "nonzero")

@@ -1,4 +1,4 @@
-"""Special functions of one variable, by series that hold in float64 and have no branches to run through."""
+"""Special functions of one variable, by series that are accurate in float64 and have no branches."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ def _of(f: Callable[[Expr], Expr]) -> Lowering:
 
 
 def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
-    """Horner's scheme; the constant term is first."""
+    """A polynomial by Horner's scheme; the constant term is first."""
     total: Expr = const(coefficients[-1], x.dtype)
     for c in reversed(coefficients[:-1]):
         total = s.add(s.mul(total, x), c)
@@ -38,13 +38,13 @@ def _power(x: Expr, n: int) -> Expr:
 
 
 def _cotangent(x: Expr) -> Expr:
-    """cot(pi x); the angle is exact."""
+    """cot(pi x), with an exact reduction of the angle."""
     angle = s.mul(s.sub(x, s.call("round", x)), math.pi)
     return s.div(s.call("cos", angle), s.call("sin", angle))
 
 
 def digamma(x: Expr) -> Expr:
-    """By reflection for negative x; then x + 10 by the asymptotic series, and back by the recurrence."""
+    """The digamma function: by reflection for negative x; then by the asymptotic series at x + 10, and the recurrence back."""
     negative = s.lt(x, 0)
     t = s.select(negative, s.sub(1, x), x)
     far = s.add(t, _STEPS)
@@ -63,7 +63,7 @@ def digamma(x: Expr) -> Expr:
 
 
 def _zeta(order: int, q: Expr) -> Expr:
-    """Hurwitz' zeta function of a whole order and of q > 0, by Euler and Maclaurin's formula."""
+    """Hurwitz' zeta function of an integer order and of q > 0, by the Euler-Maclaurin formula."""
     far = s.add(q, _STEPS)
     inverse = s.div(1, far)
     rising = [math.prod(range(order, order + 2 * k - 1)) for k in range(1, len(_BERNOULLI) + 1)]
@@ -110,7 +110,7 @@ def polygamma(b: Builder, n: int, x: Tensor) -> Tensor:
 
 
 def erfinv(y: Expr) -> Expr:
-    """A rational approximation for each of centre and tails, and two of Newton's steps."""
+    """Rational approximations for the centre and the tails, and two Newton steps."""
     size = s.call("abs", y)
     z = s.mul(y, y)
     centre = s.div(
@@ -156,7 +156,7 @@ def _bessel(order: int, scaled: bool, x: Expr) -> Expr:
 
 
 def erfcx(x: Expr) -> Expr:
-    """exp(x^2) erfc(x), and its asymptotic series from 6 on. Of the exponent, what is squared at first is so exactly."""
+    """exp(x^2) erfc(x), and its asymptotic series from 6 on. x is split so that the larger part of the exponent is squared exactly."""
     high = s.div(s.call("round", s.mul(s.minimum(x, 6.0), 16.0)), 16.0)
     low = s.sub(s.minimum(x, 6.0), high)
     rest = s.mul(low, s.add(high, s.minimum(x, 6.0)))

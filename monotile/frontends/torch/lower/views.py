@@ -1,4 +1,4 @@
-"""Views: a Compute whose body is one Load with a remapped index; later passes inline them."""
+"""Views: a Compute whose body is one Load with a remapped index; later passes inline it."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from monotile.ir.expr import Expr, Tensor, add, const, idx, mul
 
 
 def identity(b: Builder, x: Tensor, *_: object, **__: object) -> Tensor:
-    """Every tensor is row-major and no two share memory, so there is nothing to do."""
+    """The operand itself: every tensor is row-major and no two share memory."""
     return x
 
 
 def convert(b: Builder, x: Tensor | float, *_: object, **__: object) -> Tensor:
-    """To the type that PyTorch says the result has. x: a number where a derivative is traced that PyTorch has as a tensor."""
+    """A cast to the type that PyTorch gives the result. x: may be a number where PyTorch has a tensor, in a traced derivative."""
     if not isinstance(x, Tensor):
         return b.result(lambda *_: const(x, b.dtype))
     return x if x.dtype is b.dtype else b.result(lambda *i: encoded(load(x, i), b.dtype))
@@ -66,7 +66,7 @@ def matrix_transpose(b: Builder, x: Tensor) -> Tensor:
 def movedim(
     b: Builder, x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]
 ) -> Tensor:
-    """Each dimension of `source` goes where `destination` says; the others keep their order."""
+    """Each dimension of `source` goes to its place in `destination`; the others keep their order."""
     rank = len(x.shape)
     given, to = ([wrap(d, rank) for d in ([k] if isinstance(k, int) else k)] for k in (source, destination))  # fmt: skip
     rest = iter([d for d in range(rank) if d not in given])
@@ -85,7 +85,7 @@ def along(i: Sequence[Expr], dim: int, f: Callable[[Expr], Expr]) -> list[Expr]:
 
 
 def clamp_slice(start: int | None, end: int | None, extent: int) -> tuple[int, int]:
-    """A slice's bounds inside 0 ... extent, as Python and PyTorch clamp them."""
+    """A slice's bounds clamped to 0 ... extent, as in Python and PyTorch."""
     first, last = _clamped(start, 0, extent), _clamped(end, extent, extent)
     return first, most(first, last)
 
@@ -124,7 +124,7 @@ def narrow(b: Builder, x: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def split(b: Builder, x: Tensor, split_size: object, dim: int = 0) -> tuple[Tensor, ...]:
-    """split, split_with_sizes and chunk: the parts' extents are those of the results."""
+    """split, split_with_sizes and chunk: the extents of the parts are those of the results."""
     d = wrap(dim, len(x.shape))
     parts: list[Tensor] = []
     first = 0
@@ -140,7 +140,7 @@ def split(b: Builder, x: Tensor, split_size: object, dim: int = 0) -> tuple[Tens
 
 
 def meshgrid(b: Builder, tensors: Sequence[Tensor], indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Vectors along a dimension each; "xy" exchanges the first two dimensions."""
+    """Each vector along its own dimension; "xy" exchanges the first two dimensions."""
     order = list(range(len(tensors)))
     if indexing == "xy" and len(order) > 1:
         order[:2] = 1, 0
@@ -272,9 +272,9 @@ def pixel_unshuffle(b: Builder, x: Tensor, downscale_factor: int) -> Tensor:
 
 
 def joined(i: Sequence[Expr], dim: int, parts: Sequence[tuple[int, Tensor]]) -> Expr:
-    """The element at `i` of `parts` laid end to end along `dim`, by a balanced tree of Selects.
+    """The element at `i` of the concatenation of `parts` along `dim`, by a balanced tree of Selects.
 
-    parts: (position where it begins, tensor), ascending.
+    parts: (start position, tensor), ascending.
     """
     if len(parts) == 1:
         first, t = parts[0]

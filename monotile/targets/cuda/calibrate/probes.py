@@ -37,7 +37,7 @@ class Probes:
         self.large = self.launcher.bytes(self._whole(min(LARGE, free // 4), 2048))
 
     def _whole(self, nbytes: int, threads: int) -> int:
-        """So many bytes, or a few less, that `threads` of every worker read a whole number of times."""
+        """`nbytes` rounded down to a multiple of what `threads` threads of every worker read at once."""
         each = self.target.workers * threads * AT_ONCE
         return nbytes // each * each
 

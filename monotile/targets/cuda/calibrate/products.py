@@ -82,7 +82,7 @@ def _cuts(target: Target, m: int, n: int, k: int, parts: int, major: str, most: 
 
 
 def _product(major: str) -> Product:
-    """Of float16; major: the layout of its right operand."""
+    """A float16 product. major: the layout of its right operand."""
     right = Operand("k" if major == "k" else "mn", 8, "async")
     return Product((), (0,), (1,), (0,), Operand("k", 8, "async"), right, DType.F16, 1)
 

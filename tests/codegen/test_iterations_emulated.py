@@ -1,4 +1,4 @@
-"""Maps of many vectors a thread, several turns at a time, on the emulator."""
+"""Maps with many vectors per thread, several iterations in flight, on the emulator."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where the passes begin: a model as tensor expressions, and what is known of it and of the compilation."""
+"""The inputs of a compilation: the captured model as the first state of the passes, what its caller has fixed, and its cache key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,17 +19,16 @@ from monotile.frontends.torch.training import is_in_eval
 from monotile.passes.programs import ProgramState
 from monotile.plan.nodes import Plan
 from monotile.runtime.fingerprint import exported_key
-from monotile.runtime.zeros import ascending_in, zeros_of
+from monotile.runtime.parameter_values import ascending_in, zeros_of
 from monotile.targets.target import Target
 from monotile.transform.iterate import Iterate
 from monotile.transform.layout.align_axes import Order
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a compilation does not decide itself. plan: used instead of scheduling. choices: followed on the way. iterate: how the model becomes
-    the body of a loop. facts: what is known of the parameters' values; nothing unless the model is to be specialised. ascending: as of
-    `ProgramState`."""
+class Presets:
+    """What is fixed before the compilation. plan: used instead of scheduling. choices: recorded choices to follow. iterate: how the model becomes
+    the body of a loop. facts: the known zeros of parameters; empty unless the model is to be specialised. ascending: as in `ProgramState`."""
 
     plan: Plan | None = None
     choices: Spec | None = None
@@ -38,9 +37,9 @@ class Given:
     ascending: frozenset[str] = frozenset()
 
 
-class Sized(NamedTuple):
-    """An exported model for sizes of a class. exported: as it came. plain: in functional ATen. most: of symbols of dimensions, what the kernel is for at most. tf32: where products of
-    float32 may be of TF32."""
+class SizedModel(NamedTuple):
+    """An exported model for one size class. exported: the graph of `torch.export`. plain: the same in functional ATen. most: the upper bounds of
+    the symbols of dimensions. tf32: which float32 products may use TF32."""
 
     exported: Exported
     plain: Exported
@@ -49,22 +48,22 @@ class Sized(NamedTuple):
 
 
 def tf32_for(target: Target, options: Options) -> Tf32:
-    """Where products may be of TF32: nowhere without tensor cores."""
+    """Which products may use TF32: none on a target without tensor cores."""
     return tf32_of(options.tf32) if "mma.sync" in target.instructions else STRICT
 
 
 def facts_for(exported: Exported, options: Options) -> Facts:
-    """What a specialised model may rely on."""
+    """The zeros of parameters that a specialised kernel may rely on; empty without `Options.specialise`."""
     return zeros_of(exported.state_dict) if options.specialise else {}
 
 
 def ascending_for(exported: Exported, target: Target) -> frozenset[str]:
-    """Parameters that the target's tensor cores may take for places among four: none are looked at where it has no such."""
+    """Names of the parameters that can be the metadata of 2:4 sparse operands; empty if the target has no sparse tensor cores."""
     return ascending_in(exported.state_dict) if "wgmma.sp" in target.instructions else frozenset()
 
 
-def key_for(exported: Exported, target: Target, options: Options, given: Given) -> str | None:
-    """Of what is compiled, whatever the class of sizes; None if it cannot be identified exactly."""
+def key_for(exported: Exported, target: Target, options: Options, given: Presets) -> str | None:
+    """The cache key of the compilation, the same for all size classes; None if the model cannot be identified exactly."""
     base = exported_key(exported, target, options, given.plan, given.choices, given.iterate)
     base = key(base, repr(noted_parameters(exported.graph_module))) if base else base
     base = key(base, given.facts) if base and given.facts else base
@@ -76,16 +75,20 @@ def key_for(exported: Exported, target: Target, options: Options, given: Given) 
     return key(base, ranges) if base and (ranges.conditions or ranges.fixed) else base
 
 
-def captured_for(model: Sized, target: Target) -> tuple[Captured, dict[str, Order]]:
-    """The model as tensor expressions, and the order in memory of those inputs and parameters that are not read row by row."""
+def captured_for(model: SizedModel, target: Target) -> tuple[Captured, dict[str, Order]]:
+    """The model as a Program, and the memory orders of those inputs and parameters that are not read row-major."""
     captured = to_program(model.exported, model.plain, model.most, model.tf32)
     return in_memory_order(captured, model.exported) if target.has.any_order else (captured, {})
 
 
-def beginning(
-    captured: Captured, orders: Mapping[str, Order], target: Target, options: Options, given: Given
+def initial_state(
+    captured: Captured,
+    orders: Mapping[str, Order],
+    target: Target,
+    options: Options,
+    given: Presets,
 ) -> ProgramState:
-    """Where the passes begin."""
+    """The state that the first pass gets."""
     return ProgramState(
         captured.program,
         options,
@@ -100,5 +103,5 @@ def beginning(
 
 
 def _chooser(choices: Spec | None) -> Chooser:
-    """A new one, as it is for one compilation."""
+    """The Chooser of one compilation."""
     return MODEL if choices is None else Replay(choices)

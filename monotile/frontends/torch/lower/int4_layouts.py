@@ -1,4 +1,4 @@
-"""Where PyTorch's packed weights of 4 bits have the code of row n and column k."""
+"""Layouts of PyTorch's packed 4-bit weights: where the code of row n and column k is."""
 
 import torch
 
@@ -13,8 +13,8 @@ _BLOCKS = {"AVX512": 64, "AVX2": 32}
 
 
 def of_tiles(packed: Tensor, rows: int, n: Expr, k: Expr) -> Expr:
-    """`_convert_weight_to_int4pack` on a GPU: int32 [n / 8, k / (16 inner), 32 lanes, inner / 2]. A word has 8 codes of one row: those that a
-    lane of mma.m16n8k16 takes of two tiles along k."""
+    """`_convert_weight_to_int4pack` on a GPU: int32 [n / 8, k / (16 inner), 32 lanes, inner / 2]. A word has 8 codes of one row: those that
+    a lane of mma.m16n8k16 takes from two tiles along k."""
     inner = 2 * packed.shape[-1]
     tile = floordiv(k, idx(16))
     lane = add(mul(mod(n, idx(8)), idx(4)), floordiv(mod(k, idx(8)), idx(2)))
@@ -31,8 +31,8 @@ def of_tiles(packed: Tensor, rows: int, n: Expr, k: Expr) -> Expr:
 
 
 def of_cpu(packed: Tensor, rows: int, n: Expr, k: Expr) -> Expr:
-    """`_convert_weight_to_int4pack_for_cpu`: uint8 [n, k / 2] by its shape. Blocks of rows follow each other, and a block is [k, rows / 2]. With
-    whole blocks a byte has row r, low, and r + 32 (AVX-512) or r + 16 (AVX2); otherwise neighbouring rows."""
+    """`_convert_weight_to_int4pack_for_cpu`: uint8 [n, k / 2] by its shape. It consists of blocks of rows, each [k, rows / 2]. In whole
+    blocks the low half of a byte is row r, and the high half row r + 32 (AVX-512) or r + 16 (AVX2); otherwise they are neighbouring rows."""
     capability = torch.backends.cpu.get_cpu_capability()
     block = _BLOCKS.get(capability)
     if block is None and capability != "DEFAULT":

@@ -2,9 +2,9 @@
 
 A kernel reads the tensors that the model had when it was compiled, or those given to `load_parameters`. After `p.data = ...`,
 `model.to(...)` or the assignment of a new Parameter, the kernel's tensors are no longer the model's. Each call checks a few of them, in
-turn, and warns once. There is no warning where the new ones have another dtype or are on another device (`model.double()` makes a
-reference of it, `model.cpu()` frees memory); and where they have a new address with the same values, as after `model.double().float()`,
-the kernel reads the new ones.
+turn, and warns once. There is no warning if the new ones have another dtype or are on another device (`model.double()` makes a
+reference of it, `model.cpu()` frees memory). If they have a new address with the same values, as after `model.double().float()`, the kernel
+reads the new ones.
 """
 
 import warnings
@@ -18,18 +18,18 @@ import torch
 from monotile.wrapped import is_wrapped
 
 EACH = 2  # parameters that a call checks: one or two microseconds
-_CALLER = 3  # frames from `look` to the caller of the compiled module
+_CALLER = 3  # frames from `check` to the caller of the compiled module
 
 
 class Reader(Protocol):
-    """A reader of parameters, by their names."""
+    """Reads parameters, by their names."""
 
     def reads_equal(self, name: str, x: torch.Tensor) -> bool: ...
     def load_parameters(self, state: Mapping[str, torch.Tensor]) -> None: ...
 
 
 class _Place(NamedTuple):
-    """The attribute of a model's module that is a parameter or buffer. name: in its `state_dict`."""
+    """The attribute of a module that is a parameter or buffer of the model. name: in the model's `state_dict`."""
 
     owner: weakref.ref[torch.nn.Module]
     attribute: str
@@ -37,7 +37,7 @@ class _Place(NamedTuple):
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        """The tensor; None where the model no longer exists, or has no such tensor."""
+        """The tensor; None if the model no longer exists, or has no such tensor."""
         owner = self.owner()
         if owner is None:
             return None
@@ -45,23 +45,23 @@ class _Place(NamedTuple):
         return owner._buffers.get(self.attribute) if found is None else found  # pyright: ignore[reportPrivateUsage]
 
 
-class Followed:
-    """names: of the parameters and buffers of `model` that its kernel reads. The model itself is not kept."""
+class ReplacementCheck:
+    """Checks whether `model` still has the parameters and buffers `names` that its kernel reads. It holds no reference to the model."""
 
     def __init__(self, model: torch.nn.Module, names: Iterable[str]) -> None:
         self._places = list(_places(model, names))
         self._kinds = [_kind(place.tensor) for place in self._places]
         self._pointers: list[int | None] = []
         self._next = 0
-        self.agree()
+        self.accept()
 
-    def agree(self) -> None:
-        """What the model has now is what is meant."""
+    def accept(self) -> None:
+        """Takes the model's present tensors as those that the kernel reads."""
         tensors = (place.tensor for place in self._places)
         self._pointers = [None if x is None else x.data_ptr() for x in tensors]
 
-    def look(self, reader: Reader) -> None:
-        """Warns, once, where one of the next few parameters lies somewhere else, with other values than `reader` has."""
+    def check(self, reader: Reader) -> None:
+        """Warns, once, if one of the next few parameters has another address and other values than those that `reader` reads."""
         first = self._next
         end = min(first + EACH, len(self._places))
         self._next = end if end < len(self._places) else 0
@@ -72,7 +72,7 @@ class Followed:
                     x.is_cuda and torch.cuda.is_current_stream_capturing()
                 ):  # when no values can be looked at
                     return
-                self.agree()
+                self.accept()
                 if _kind(x) != self._kinds[k] or self._moved(reader):
                     return
                 warnings.warn(
@@ -83,7 +83,7 @@ class Followed:
                 return
 
     def _moved(self, reader: Reader) -> bool:
-        """Whether all are only somewhere else, where `reader` reads them from now on."""
+        """Whether all parameters only have new addresses; `reader` then reads these from now on."""
         found = dict[str, torch.Tensor]()
         for place, kind in zip(self._places, self._kinds, strict=True):
             if (x := place.tensor) is not None and _kind(x) == kind:
@@ -99,7 +99,7 @@ def _kind(x: torch.Tensor | None) -> tuple[torch.dtype, torch.device] | None:
 
 
 def _places(model: torch.nn.Module, names: Iterable[str]) -> Iterator[_Place]:
-    """Of those tensors that no other one holds."""
+    """The attributes that hold the named tensors, except tensors of wrapper subclasses and those that another tensor holds."""
     for name in names:
         path, _, attribute = name.rpartition(".")
         with suppress(AttributeError):  # the path is one into a tensor

@@ -1,4 +1,4 @@
-"""What data select, on the GPU: see tests/models/test_selected.py."""
+"""Data-dependent selections on the GPU: see tests/models/test_data_dependent.py."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ import monotile
 from monotile.runtime.accuracy import exact, tensors
 from monotile.runtime.reference import eager
 from tests.models.accuracy import error
-from tests.models.test_selected import CASES, Args, made
+from tests.models.test_data_dependent import CASES, Args, made
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +19,7 @@ def on_the_gpu(args: Args, dtype: torch.dtype) -> Args:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("name", [n for n in CASES if n != "results"])
-def test_selected(name: str, dtype: torch.dtype) -> None:
+def test_data_dependent(name: str, dtype: torch.dtype) -> None:
     model, args = made(name)
     model.cuda().to(dtype)
     tokens = Dim("tokens", min=1, max=300)

@@ -1,4 +1,4 @@
-"""What data select: as many rows as a mask has, or as an expert is chosen for. On the CPU, and on the emulator, against PyTorch in float64."""
+"""Data-dependent selections: the rows that a mask selects, or that choose an expert. On the CPU, and on the emulator, against PyTorch in float64."""
 
 from collections.abc import Callable
 from typing import Any

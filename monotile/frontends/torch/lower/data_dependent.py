@@ -1,8 +1,4 @@
-"""Operators whose result is as long as data says: what a mask selects, and the places of what is not zero.
-
-Such a length is a `Size` of a symbol that only PyTorch's graph has, at most what the mask has elements. Its value is a scalar that is
-computed in the call (`Builder.sizes`); from there on it is a size like any other (`sizes/bind.py`).
-"""
+"""Operators with data-dependent result sizes: the elements that a mask selects, and the positions of nonzero elements."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +20,8 @@ _COMPARED = 1 << 22  # comparisons in one stage; were there more, each place wou
 
 
 def places(b: Builder, x: Tensor, size: int) -> Tensor:
-    """The flat positions of the elements of `x` that are not zero, ascending: the first `size`; where there are fewer, how many elements `x` has."""
+    """The flat positions of the nonzero elements of `x`, ascending: the first `size`; if there are fewer, the rest is the number of
+    elements of `x`."""
     n = x.size
     if not x.shape:
         scalar = x
@@ -42,7 +39,7 @@ def places(b: Builder, x: Tensor, size: int) -> Tensor:
 
 
 def _define(b: Builder, size: int, mask: Tensor) -> None:
-    """`size` is how often the mask holds."""
+    """Defines `size` as the number of true elements of the mask."""
     if isinstance(size, Size) and size.expr.is_Symbol and str(size.expr) not in b.sizes:
         b.sizes[str(size.expr)] = b.emit(
             (), DType.I64, lambda *r: cast(load(mask, r), DType.I64), reduce=mask.shape, combiner="sum", part="size",
@@ -50,7 +47,7 @@ def _define(b: Builder, size: int, mask: Tensor) -> None:
 
 
 def _written(b: Builder, mask: Tensor, count: Tensor, size: int) -> Tensor:
-    """Each position written where its count says; what is no place of the first `size`, behind all."""
+    """Each position written where its count says; positions beyond the first `size` are written behind all."""
     n = mask.size
     room = b.emit((int(size) + 1,), DType.I64, lambda _: s.add(idx(0), n), part="room")
 
@@ -64,7 +61,7 @@ def _written(b: Builder, mask: Tensor, count: Tensor, size: int) -> Tensor:
 
 
 def _coordinate(x: Tensor, flat: Expr, d: int) -> Expr:
-    """Of dimension `d`, of the element at the flat position."""
+    """Coordinate `d` of the element at the flat position."""
     return s.mod(s.floordiv(flat, x.strides[d]), x.shape[d])
 
 
@@ -78,13 +75,13 @@ def _row(x: Tensor, flat: Expr, d: Expr) -> Expr:
 
 
 def nonzero(b: Builder, x: Tensor) -> Tensor:
-    """Places of elements that are not zero, one a row."""
+    """The positions of nonzero elements, one per row."""
     found = places(b, x, b.shape[0])
     return b.result(lambda k, d: _row(x, load(found, [k]), d))
 
 
 def nonzero_static(b: Builder, x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
-    """The first `size` of them; rows to spare hold `fill_value`."""
+    """The first `size` positions of nonzero elements; surplus rows hold `fill_value`."""
     if not x.size:
         return b.result(lambda *_: idx(fill_value))
     found = places(b, x, size)
@@ -112,7 +109,7 @@ def masked_select(b: Builder, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def most(op: str, given: Sequence[Tensor]) -> int:
-    """How many elements an operator of these tensors may select."""
+    """The largest number of elements that an operator of these tensors may select."""
     masks = [t.shape for t in given if is_mask(t)] or [given[0].shape]
     shape = broadcast_shape(*(t.shape for t in given)) if op == "aten.masked_select" else masks[0]
     return math.prod(map(int, shape))
@@ -123,7 +120,7 @@ def is_mask(t: Tensor) -> bool:
 
 
 def as_places(b: Builder, indices: Sequence[Tensor | None], size: int) -> list[Tensor | None]:
-    """`indices` with the places of each mask, a tensor for each of its dimensions."""
+    """`indices` with each mask replaced by the positions that it selects, one tensor per dimension of the mask."""
     out: list[Tensor | None] = []
     for t in indices:
         if t is None or not is_mask(t):

@@ -1,4 +1,5 @@
-"""What is known of the values of PyTorch tensors; smaller copies of them; and whether a change is one that a specialised kernel allows."""
+"""Facts about the values of parameters (zeros, 2:4 metadata), reduced copies of them, and the check that a change keeps the facts on which
+a kernel relies."""
 
 from collections.abc import Mapping, Set
 from operator import attrgetter
@@ -15,7 +16,8 @@ _version = attrgetter("_version")
 
 
 def zeros_of(tensors: Mapping[str, object]) -> dict[str, Zeros]:
-    """Of floating-point tensors, by name: where matrices are zero, if they have enough zeros for a row or column, and all elements of vectors."""
+    """Zeros of floating-point tensors, by name: the zero elements of matrices with enough zeros for a row or column, and all elements of
+    vectors."""
     found: dict[str, Zeros] = {}
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor) or x.dtype not in _FLOATS or x.numel() == 0:
@@ -31,7 +33,7 @@ def zeros_of(tensors: Mapping[str, object]) -> dict[str, Zeros]:
 
 
 def ascending_in(tensors: Mapping[str, object]) -> frozenset[str]:
-    """Names of those that `ascends`; a look at their beginnings tells nearly all others."""
+    """Names of the tensors that can be 2:4 metadata (see `ascends`). The first few kilobytes rule out nearly all others."""
     few = 1 << 12
     return frozenset(
         name
@@ -47,14 +49,14 @@ def ascending_in(tensors: Mapping[str, object]) -> frozenset[str]:
 
 
 def ascends(x: torch.Tensor) -> bool:
-    """Whether each byte holds two pairs of 2-bit numbers, the first one in the low bits, of which each pair ascends."""
+    """Whether each byte holds two pairs of 2-bit numbers, the first number in the low bits, and each pair ascends."""
     x = x.detach()
     low, high = x & 0x33, x >> 2 & 0x33
     return bool(((low & 3) < (high & 3)).all()) and bool(((low >> 4) < (high >> 4)).all())
 
 
 def gather(x: torch.Tensor, gathered: Gathered | None) -> torch.Tensor:
-    """What the kernel reads of `x`, in new memory; `x` itself where that is all of it."""
+    """The elements of `x` that the kernel reads, in new memory; `x` itself if it reads all."""
     if gathered is None:
         return x
     for d, kept in gathered.kept:
@@ -63,16 +65,16 @@ def gather(x: torch.Tensor, gathered: Gathered | None) -> torch.Tensor:
 
 
 class Watch:
-    """The tensors that a kernel has copies of, or whose values it relies on: whether they have changed, and what follows from that.
+    """The tensors that a kernel has copies of, or whose values it relies on: detects changes, and handles them.
 
-    A look at them costs some tens of nanoseconds a tensor: PyTorch counts the changes of each. It does not count those that are made through
+    A check costs some tens of nanoseconds per tensor: PyTorch counts the in-place changes of each. It does not count changes through
     `tensor.data`, nor those of inference tensors.
     """
 
     def __init__(
         self, specialised: Specialised, given: Mapping[str, torch.Tensor], copied: Set[str]
     ) -> None:
-        """copied: names of those that the kernel has copies of in another order."""
+        """copied: names of the tensors that the kernel has copies of in another order."""
         self._specialised, self._copied = specialised, copied
         self.tensors: dict[str, torch.Tensor] = {}
         self._versions: dict[str, int] = {}
@@ -84,12 +86,12 @@ class Watch:
     def of(
         specialised: Specialised, given: Mapping[str, torch.Tensor], copied: Set[str]
     ) -> "Watch | None":
-        """None where there is nothing to watch."""
+        """None if there is nothing to watch."""
         needed = specialised.removed or specialised.ascending or copied
         return Watch(specialised, given, copied) if needed else None
 
     def take(self, given: Mapping[str, torch.Tensor]) -> None:
-        """Watches these instead of those of the same names."""
+        """Watches these tensors instead of those of the same names."""
         s = self._specialised
         about = {*s.relied, *s.gathered, *s.ascending, *self._copied}
         self.tensors |= {n: x for n, x in given.items() if n in about}
@@ -102,12 +104,12 @@ class Watch:
         self._sum = sum(self._versions.values())
 
     def changed(self) -> bool:
-        """Whether one of them has been changed in place: counts only grow."""
+        """Whether a tensor has been changed in place: the counts only grow."""
         return sum(map(_version, self._counted)) != self._sum
 
     def refresh(self, held: Mapping[str, torch.Tensor]) -> Set[str]:
-        """Brings the kernel's smaller copies `held` up to date; gives the names of what has changed. Raises InputError, and changes nothing, where a
-        tensor has lost what was relied on."""
+        """Updates the kernel's reduced copies `held`. Returns the names of changed tensors. Raises InputError, and changes nothing, if a
+        tensor has lost a fact on which the kernel relies."""
         others = {
             n: self.tensors[n] for n, v in self._versions.items() if self.tensors[n]._version != v
         }
@@ -121,7 +123,7 @@ class Watch:
         return others.keys()
 
     def check(self, name: str, x: torch.Tensor) -> None:
-        """Raises InputError where `x`, as the parameter `name`, has other values than the kernel relies on."""
+        """Raises InputError if `x`, as the parameter `name`, lacks a fact on which the kernel relies."""
         if name in self._specialised.ascending and not ascends(x):
             raise InputError(
                 f"parameter {name} no longer has two places in each four neighbours that ascend, which the kernel relies on."

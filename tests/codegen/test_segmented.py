@@ -1,4 +1,4 @@
-"""Bags whose offsets are known in the call: each output walks its own terms, on both targets."""
+"""Segmented reductions: bags whose offsets are data, so that each output loops over its own terms, on both targets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 import monotile
-from monotile.analysis.ends import own_ends, share_of_terms
+from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Axis, Binary, Expr, Load, Select, add, const, idx
@@ -108,7 +108,7 @@ def reductions(plan: Plan, program: Program) -> list[Reduce]:
         step.method
         for stage in stages_in(plan.body)
         for step in stage.steps
-        if own_ends(made[step.computes[0]]) and isinstance(step.method, Reduce)
+        if segment_ends(made[step.computes[0]]) and isinstance(step.method, Reduce)
     ]
 
 
@@ -180,14 +180,14 @@ def test_what_has_ends() -> None:
 
     for left, share in ((held, 1 / 8), (begun, 1.0), (beyond, 1.0)):
         c = summed(left)
-        ends = own_ends(c)
+        ends = segment_ends(c)
         assert ends is not None
         assert isinstance(ends.body, Load) == (left is not beyond)
         assert share_of_terms(c) == share
     one = summed(lambda i, r: Binary("lt", r, Load(AT, (idx(3),))))
-    assert own_ends(one) is None  # the same for all
-    assert own_ends(summed(lambda i, r: Binary("le", r, i))) is None  # known before
-    assert own_ends(summed(held, looked_up=False)) is None
+    assert segment_ends(one) is None  # the same for all
+    assert segment_ends(summed(lambda i, r: Binary("le", r, i))) is None  # known before
+    assert segment_ends(summed(held, looked_up=False)) is None
 
 
 @settings(max_examples=20, deadline=None)
@@ -199,7 +199,7 @@ def test_what_has_ends() -> None:
 def test_ends_are_what_the_conditions_leave(at: list[int]) -> None:
     """Of any offsets, also such as no bag has."""
     c = summed(lambda i, r: between(Load(AT, (i,)), r, Load(AT, (add(i, idx(1)),))))
-    ends = own_ends(c)
+    ends = segment_ends(c)
     assert ends is not None
     i, places = Axis("i0", 8), {"at": np.asarray(at)}
     found = [

@@ -1,4 +1,4 @@
-"""Reductions in which each output has its own first and last terms."""
+"""Segmented reductions: each output has its own range of terms, whose ends are data."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from monotile.analysis.ends import OwnEnds
+from monotile.analysis.ends import SegmentEnds
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.loops import Loops
 from monotile.codegen.site import Point, Site
@@ -16,16 +16,17 @@ from monotile.ir.expr import Const, Expr
 from monotile.ir.program import Compute
 
 
-def within(site: Site, ends: OwnEnds) -> Site:
-    """`site` with the terms as they are between the ends."""
+def within(site: Site, ends: SegmentEnds) -> Site:
+    """`site` with the reduction's body as it is between the ends, without the comparisons with them."""
     assert isinstance(site.anchor, Compute)
     return replace(site, anchor=msgspec.structs.replace(site.anchor, body=ends.body))
 
 
 def write_ends(
-    e: Loops | VectorEmitter | BlockEmitter, ends: OwnEnds, point: Point
+    e: Loops | VectorEmitter | BlockEmitter, ends: SegmentEnds, point: Point
 ) -> tuple[str, str]:
-    """Texts of the first term of the output at `point`, and of the one behind its last: literals or variables."""
+    """Writes the ends of the terms of the output at `point`. Returns the texts of the first term and of the one after the last: literals or
+    variables."""
 
     def written(end: Expr) -> str:
         if isinstance(end, Const):
@@ -38,16 +39,18 @@ def write_ends(
     return written(ends.first), written(ends.end)
 
 
-LIVE = "live"  # the variable that says whether a term counts
+LIVE = "live"  # the variable that is true where a term is part of the sum
 
 
 @contextmanager
-def own_terms(
+def segment_terms(
     e: VectorEmitter, name: str, ends: tuple[str, str], count: int, lane: str = "", lanes: int = 1
 ) -> Generator[None]:
-    """Each `lanes`-th term between `ends` as the variable `name`, from that of the `lane` on: `count` in straight line, whose loads are on their way together.
-    What is over the end is read as the last term again, but not `LIVE`: a loop that ended exactly there would have another behind it for
-    what is left of `count`, which reads one term after the other."""
+    """A loop over every `lanes`-th term between `ends`, from the term of `lane` on, as the variable `name`. It is unrolled `count` times
+    without branches, so that the loads of `count` terms are in flight together.
+
+    A term beyond the end is the last one again, with `LIVE` false: an exact end would need a second, serial loop for the remainder.
+    """
     w, (first, end), start = e.writer, ends, f"{name}_first"
     begin = f"{first} + {lane}" if lane else first
     head = f"for (idx {start} = {begin}; {start} < {end}; {start} += {lanes * count})"

@@ -24,8 +24,7 @@ def is_leaf(tree: pytree.TreeSpec) -> bool:
 
 
 def constructor(tree: pytree.TreeSpec) -> Constructor:
-    """A function that builds `tree` from its leaves: `tree_unflatten` with everything precomputed, which also rebuilds
-    flattened objects."""
+    """A function that builds `tree` from its leaves: a precomputed `tree_unflatten`, which also rebuilds flattened objects."""
     if is_leaf(tree):
         return next
     parts = [constructor(c) for c in children(tree)]

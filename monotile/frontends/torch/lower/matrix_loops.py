@@ -1,4 +1,4 @@
-"""Loops of a fixed number of steps over matrices, as lowerings of linear algebra have them."""
+"""Loops with a fixed number of steps over matrices, for lowerings of linear algebra."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ Step = Callable[[Builder, Axis, Sequence[Tensor]], tuple[Sequence[Tensor], Seque
 def iterated(
     b: Builder, steps: int, states: Sequence[Tensor], step: Step
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The states behind the last step, and what each step leaves, stacked along a new first dimension. There is at least one step."""
+    """The states after the last step, and the outputs of each step, stacked along a new first dimension. There is at least one step."""
     axis = Axis(b.names.unique(f"{b.node}_step"), steps)
     inner = b.nested(axis)
     params = [b.tensor(t.shape, t.dtype, "state") for t in states]
@@ -31,7 +31,7 @@ def iterated(
 
 
 def matrix_sizes(x: Tensor) -> tuple[tuple[int, ...], int, int]:
-    """Of [..., m, n]: the leading dimensions, m and n. Raises Unsupported where a call decides m or n, or one is 0."""
+    """Leading dimensions, m and n of [..., m, n]. Raises Unsupported if m or n is a dynamic size, or 0."""
     *batch, m, n = x.shape
     if isinstance(m, Size) or isinstance(n, Size):
         raise Unsupported("a matrix whose size the call decides")
@@ -40,6 +40,6 @@ def matrix_sizes(x: Tensor) -> tuple[tuple[int, ...], int, int]:
     return tuple(batch), m, n
 
 
-def turned(at: At) -> At:
+def transposed(at: At) -> At:
     """The elements of the transposed matrix."""
     return lambda *i: at(*i[:-2], i[-1], i[-2])

@@ -1,4 +1,4 @@
-"""Rows held in registers: how lanes divide one, the registers that a thread needs, and the cost."""
+"""Rows held in registers: their division among lanes, the registers of a thread, and the cost."""
 
 import math
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 MOST_WORDS = 96  # registers of a thread for operands and held values
-PART = 8  # bytes of a part of a sum, at most
+PART = 8  # largest bytes of a partial sum
 
 
 class Lanes(Protocol):
-    """How lanes share a row: `lanes` neighbouring threads have it, each vectors of `vector` neighbours of it, `lanes` vectors apart."""
+    """How lanes share a row: `lanes` neighbouring threads have it, each with vectors of `vector` neighbours, `lanes` vectors apart."""
 
     @property
     def lanes(self) -> int: ...
@@ -27,7 +27,7 @@ class Lanes(Protocol):
 
 
 class HoldsRows(Lanes, Protocol):
-    """A method by which lanes hold rows: the match (`rowwise.Rowwise`), and the pairs of sums that are found in one pass (`moments.py`)."""
+    """A method with rows in registers: the match (`rowwise.Rowwise`), and the pairs of sums that are computed in one pass (`moments.py`)."""
 
     @property
     def rows(self) -> int: ...
@@ -42,8 +42,9 @@ class HoldsRows(Lanes, Protocol):
 class RowWork(msgspec.Struct, frozen=True):
     """The work of a row, without names.
 
-    length: its elements. operations: of each. sums: values that its lanes reduce; pairs: of these, found in one pass. read: bytes of an
-    element of each operand, and whether rows differ in it. stored: bytes of an element of the result. size: words of a wide value.
+    length: its elements. operations: per element. sums: values that its lanes reduce; pairs: of these, those computed in one pass with
+    another. read: bytes of an element of each operand, and whether rows differ in it. stored: bytes of an element of the result. size:
+    words of a wide value.
     """
 
     length: int
@@ -55,11 +56,11 @@ class RowWork(msgspec.Struct, frozen=True):
     size: int
 
     def turns(self, share: Lanes) -> int:
-        """Vectors that a lane takes."""
+        """Vectors of a lane."""
         return turns(self.length, share)
 
     def words(self, share: Lanes, rounds: int) -> int:
-        """Registers of a thread. Row operands are held twice in several rounds: this one's and the next one's."""
+        """Registers of a thread. With several rounds row operands are held twice: this round's and the next one's."""
         elements = self.turns(share) * share.vector
         read = sum(
             -(-elements * size // 4) * (2 if rounds > 1 and own else 1) for size, own in self.read
@@ -74,7 +75,7 @@ class RowWork(msgspec.Struct, frozen=True):
         return self.turns(share) * each / rate
 
     def scattered(self, share: Lanes, target: Target) -> float:
-        """Extra operations of a thread for a vector's loads, beyond those of neighbours: rows of few lanes touch many lines."""
+        """Extra operations of a thread for the loads of a vector, beyond those of contiguous ones: rows of few lanes touch many lines."""
         lanes, vector = min(share.lanes, target.warp), share.vector
         total = 0.0
         for size in (*(size for size, own in self.read if own), self.stored):
@@ -83,19 +84,19 @@ class RowWork(msgspec.Struct, frozen=True):
         return target.model.common.request * total
 
     def meeting(self, share: Lanes, target: Target) -> float:
-        """Latencies in which the lanes of a row combine their values."""
+        """Latencies of reducing the values of a row across its lanes."""
         pairs = self.pairs if even(self.length, share, target) else 0
         model = fitted(target.model.rowwise)
         each = model.reduction if share.lanes > target.warp else model.reduction / 2
         return (self.sums - pairs) * each
 
     def moved(self, rows: int, target: Target, *, own: bool = False) -> float:
-        """Seconds to load the operands of `rows` rows; own: those in which rows differ alone."""
+        """Seconds to load the operands of `rows` rows; own: only those in which rows differ."""
         nbytes = sum(size for size, differs in self.read if differs or not own) * self.length
         return nbytes * rows / target.worker_bandwidth
 
     def further_round(self, share: Lanes, rows: int, target: Target) -> float:
-        """Seconds of a round of `rows` rows whose operands were prefetched in the one before."""
+        """Seconds of a round of `rows` rows whose operands were prefetched in the round before."""
         chain = fitted(target.model.rowwise).chain
         waits = target.latency_seconds * (chain + self.meeting(share, target))
         return max(self.moved(rows, target, own=True) + self.arithmetic(share, target), waits)
@@ -104,8 +105,8 @@ class RowWork(msgspec.Struct, frozen=True):
 def row_work(
     found: Rowwise, pairs: int, transcendental: float, numbers: Iterable[Axis] | None = None
 ) -> RowWork:
-    """The work of `found`. pairs: sums that may be found in one pass with others. transcendental: operations that such a function counts
-    for. numbers: of the anchor's axes those by which the rows of a task differ; None: all of rows."""
+    """The work of `found`. pairs: sums that may be computed in one pass with others. transcendental: operations that one such function
+    counts for. numbers: those of the anchor's axes by which the rows of a task differ; None: all axes over rows."""
     rows = frozenset(found.anchor.axes[: found.rows] if numbers is None else numbers)
     return RowWork(
         math.prod(found.span),
@@ -121,23 +122,22 @@ def row_work(
 
 
 def turns(length: int, share: Lanes) -> int:
-    """Vectors that a lane takes of a row of this length."""
+    """Vectors of a lane in a row of this length."""
     return -(-length // (share.vector * share.lanes))
 
 
 def last_lanes(length: int, share: Lanes) -> int:
-    """Lanes that have a vector in the last turn."""
+    """Lanes that have a vector in the last iteration."""
     return length // share.vector - (turns(length, share) - 1) * share.lanes
 
 
 def even(length: int, share: Lanes, target: Target) -> bool:
-    """Whether the lanes of a warp have equally much of a row."""
+    """Whether the lanes of a warp have equal parts of a row."""
     return last_lanes(length, share) % min(target.warp, share.lanes) == 0
 
 
 def far_loads(found: Rowwise) -> tuple[Load, ...]:
-    """Loads for each element of a row of tensors that the step does not compute, at addresses without look-ups: each once, at the
-    anchor's axes."""
+    """The loads per element of a row from tensors that the step does not compute, without gathers: each once, at the anchor's axes."""
     own = {s.out.name for s in found.order}
     out = dict[Load, None]()
     for s in filter(found.along, found.evaluated):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import monotile
-from monotile.runtime.trees import constructor
+from monotile.runtime.pytrees import constructor
 
 Pair = collections.namedtuple("Pair", "a b")
 LEAVES = st.integers() | st.none()

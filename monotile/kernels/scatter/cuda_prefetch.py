@@ -16,12 +16,12 @@ from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, loads
 from monotile.ir.intervals import interval
 
 Names = Mapping[Hashable, str]
-Place = tuple[Expr, int, Tensor]  # an index that data says, its extent, and of what
+Place = tuple[Expr, int, Tensor]  # a data-dependent index, its extent, and the indexed tensor
 
 
 def write_fetch(e: VectorEmitter, bodies: Sequence[Expr], name: str, read: str) -> Names:
-    """The functor `name` that reads, for a term, what `bodies` always need of memory and find without looking anything up, alike for all features;
-    its names as what it gave, `read`."""
+    """Writes the functor `name`, which loads for a term the operands that `bodies` read unconditionally, without gathers, and for all
+    features alike. Returns their names within its result `read`."""
     found = dict.fromkeys(x for body in bodies for x in _always(body))
     wanted = {x: TRUE for x in found if _alike(x) and not any(loads(i) for i in x.index)}
     with e.writer.open(f"auto {name} = [&](idx e)", ["e"], fence=True, tail=";"):
@@ -36,12 +36,13 @@ def _always(e: Expr) -> Iterator[Load]:
 
 
 def _alike(e: Expr) -> bool:
-    """For all features of a term."""
+    """Whether `e` is the same for all features of a term."""
     return all(a.name != "at" for a in axes_of(e))
 
 
 def unchecked(e: VectorEmitter, i: Expr, extent: int, right: str) -> Expr:
-    """An index as an expression without Loads. right: what stands before whether it is in range, where that is not known."""
+    """The index `i` as an expression without Loads. right: text that precedes the test whether it is in range; the test is left out where
+    the range is known."""
     if not loads(i):
         return i
     w, name = e.writer, e.writer.fresh("k")
@@ -57,7 +58,8 @@ def unchecked(e: VectorEmitter, i: Expr, extent: int, right: str) -> Expr:
 def write_places(
     e: VectorEmitter, value: Expr, names: Names, count: int
 ) -> list[tuple[Place, str]]:
-    """Arrays of `count` checked indices by which `value` always looks something up, from what is read ahead, `names`."""
+    """Writes arrays of `count` checked indices of the unconditional gathers of `value`, from the loaded operands `names`. Returns the
+    arrays by index."""
     known = frozenset(x for x in names if isinstance(x, Load))
     found = [
         (i, n, x.tensor)
@@ -92,7 +94,7 @@ def _write_term(e: VectorEmitter) -> None:
 
 
 def place_names(e: VectorEmitter, places: Sequence[tuple[Place, str]]) -> None:
-    """From here on in this block, the elements `u` of these are the indices."""
+    """Within the current block, uses element `u` of these arrays as the indices."""
     for (i, extent, tensor), name in places:
         variable = e.writer.fresh("k")
         e.writer.write(f"const idx {variable} = {name}[u];")
@@ -102,7 +104,7 @@ def place_names(e: VectorEmitter, places: Sequence[tuple[Place, str]]) -> None:
 
 @contextmanager
 def turns(e: VectorEmitter, name: str, count: int, *, fence: bool = False) -> Generator[Block]:
-    """A loop that is written out."""
+    """An unrolled loop."""
     head = f"for (int {name} = 0; {name} < {count}; ++{name})"
     with e.writer.open(head, [name], fence=fence) as block:
         block.pragma = "#pragma unroll"

@@ -10,24 +10,25 @@ from monotile.ir.expr import Axis, Expr, Load, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cpu_columns import of_columns, read_columns
 from monotile.kernels.matmul.cpu_packing import Packing
-from monotile.kernels.matmul.next_panel import LINE
+from monotile.kernels.matmul.panel_prefetch import LINE
 
 
-class Finishing(Packing):
-    """Of one contraction. A pair is of rows and columns: where the rectangle begins, how many there are (texts), where they begin in the rectangle."""
+class CpuEpilogue(Packing):
+    """The epilogue of one contraction. Each pair is of rows and columns: the position of the rectangle, the numbers of rows and columns
+    (texts), and their position in the rectangle."""
 
     @property
     def pitch(self) -> int:
-        """Sums from one row to the next."""
+        """Elements from one row of sums to the next."""
         return self.bn if self.tiles.in_one else self.columns
 
     @property
     def block(self) -> tuple[Expr, Expr]:
-        """Where the block of rows and the panel of columns that are multiplied begin in the rectangle."""
+        """The position of the current block of rows and panel of columns in the rectangle."""
         return Axis("mb", self.rows), Axis("nb", self.columns)
 
     def hold_columns(self, n0: Expr, nc: str) -> None:
-        """Write what is the same for a whole column, of a rectangle's columns."""
+        """Writes the per-column values of a rectangle's columns into arrays."""
         axes = frozenset(self.c.axes[p] for p in self.n.dim.axes)
         self.finished, self.held = of_columns(self.site, axes)
         for c in self.held:
@@ -36,7 +37,7 @@ class Finishing(Packing):
     def finish(
         self, origin: tuple[Expr, Expr], counts: tuple[str, str], start: tuple[Expr, Expr]
     ) -> None:
-        """Write what becomes of the sums."""
+        """Writes the epilogue of the sums."""
         e, site = self.e, self.site
         row, column = Axis("row", self.rows), Axis("column", self.columns)
         axes = [self.c.axes[p] for p in self.n.dim.axes]
@@ -56,8 +57,9 @@ class Finishing(Packing):
 
             e.along(column, counts[1], first, point, e.later_uses(site), write)
 
-    def ask(self, origin: tuple[Expr, Expr], counts: tuple[str, str]) -> None:
-        """Write the request for the lines of memory that finishing the block reads and writes, row by row, where a row's lie side by side."""
+    def prefetch(self, origin: tuple[Expr, Expr], counts: tuple[str, str]) -> None:
+        """Writes the prefetch of the cache lines that the epilogue of the block reads and writes, row by row, for tensors with contiguous
+        rows."""
         e, row, (mb, nb) = self.e, Axis("row", self.bm), self.block
         axes, column = [self.c.axes[p] for p in self.n.dim.axes], Axis("column", self.columns)
         first = add(self.n.origin, add(origin[1], add(nb, column)))
@@ -65,11 +67,11 @@ class Finishing(Packing):
             **moved(self.site, self.m, add(origin[0], add(mb, row))),
             **unflatten(first, axes),
         }
-        asked = list(self._own(point, row, column))
-        if not asked or not self.method.ahead("block", "own"):
+        lines = list(self._own(point, row, column))
+        if not lines or not self.method.ahead("block", "own"):
             return
         with e.writer.open(*e.counted(row, counts[0])):
-            for x, written in asked:
+            for x, written in lines:
                 index = [substitute(i, {column.name: idx(0)}) for i in x.index]
                 if written:
                     place = stored(e.plan.places[x.tensor.name])[0]
@@ -82,7 +84,7 @@ class Finishing(Packing):
                 )
 
     def _own(self, point: dict[str, Expr], row: Axis, column: Axis) -> Iterator[tuple[Load, int]]:
-        """What is loaded and what is stored (1) of each row in its own lines."""
+        """The loads, and the stores (1), of each row with contiguous lines of its own."""
         made = [s for s in (self.site.anchor, *self.site.followers) if isinstance(s, Compute)]
         names = {s.out.name for s in made}
         read = dict.fromkeys(
@@ -98,7 +100,7 @@ class Finishing(Packing):
                 yield here, written
 
     def _hold(self, c: Compute, column: Axis, nc: str, origin: Expr) -> None:
-        """Write a value of each column into an array."""
+        """Writes the computation of a value of each column into an array."""
         e = self.e
         axes = [self.c.axes[p] for p in self.n.dim.axes]
         fixed = at_start(self.site, self.m).point

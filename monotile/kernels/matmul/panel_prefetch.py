@@ -15,10 +15,10 @@ ENOUGH = 7 / 8  # of a panel's lines
 
 
 @dataclass(frozen=True, slots=True)
-class NextPanel:
-    """The cache lines of a panel. run: contiguous lines; 0: all of them. jump: bytes from one run to the next. across, deep: elements
-    from a panel to the next one along the columns, and from one chunk of k to the next. lines: of a panel. block_k: values of k of a
-    chunk."""
+class PanelPrefetch:
+    """The cache lines of the next panel. run: contiguous lines; 0: all of them. jump: bytes from one run to the next. across, deep:
+    elements from a panel to the next one along the columns, and from one chunk of k to the next. lines: of a panel. block_k: values of k of
+    a chunk."""
 
     run: int
     jump: int
@@ -43,27 +43,27 @@ class NextPanel:
         return self.block_k % apart == 0 and whole
 
 
-def next_panel(tiles: Tiles, right: Side, copy: str) -> NextPanel | None:
-    """None where its lines do not follow each other evenly. copy: how the right operand is read."""
+def panel_prefetch(tiles: Tiles, right: Side, copy: str) -> PanelPrefetch | None:
+    """The next panel's cache lines; None if they have no constant stride. copy: how the right operand is read."""
     columns, block_k, size = tiles.method.block_n, tiles.block_k, right.value.dtype.itemsize
     lines = block_k * columns * size // LINE
     along, line = right.along_depth, right.along_line
     if tiles.method.instruction != "outer" or copy == "decode":
         return None
     if copy == "panels":
-        return NextPanel(0, 0, columns * tiles.depth, columns * block_k, lines, block_k)
+        return PanelPrefetch(0, 0, columns * tiles.depth, columns * block_k, lines, block_k)
     if along is None or line is None or 1 not in (along, line):
         return None
     run, jump = (columns, along) if line == 1 else (block_k, line)
     run = run * size // LINE
     if run == 0:
         return None
-    return NextPanel(run, jump * size, columns * line, block_k * along, lines, block_k)
+    return PanelPrefetch(run, jump * size, columns * line, block_k * along, lines, block_k)
 
 
-def asked(tiles: Tiles, right: Side, copy: str) -> tuple[Prefetch, ...]:
+def prefetches_of(tiles: Tiles, right: Side, copy: str) -> tuple[Prefetch, ...]:
     """The prefetches of blocks for the right operand: as few lines each as possible."""
-    found, rows = next_panel(tiles, right, copy), -(-tiles.rows // tiles.method.block_m)
+    found, rows = panel_prefetch(tiles, right, copy), -(-tiles.rows // tiles.method.block_m)
     fitting = [a for a in APART if found is not None and found.fits(a)]
     if found is None or not fitting:
         return ()

@@ -1,4 +1,4 @@
-"""Operators that do the same with both parts of complex tensors: data movement, sums."""
+"""Operators that apply to both components of complex tensors separately: data movement, sums."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,14 +36,14 @@ _NAMED = frozenset(("value", "source", "src", "fill_value"))
 _OF_ONE = frozenset("ones ones_like new_ones".split())  # made of real numbers alone
 
 
-def is_apart(name: str) -> bool:
+def is_componentwise(name: str) -> bool:
     return name in _VALUES
 
 
-def lower_apart(
+def lower_componentwise(
     b: Builder, name: str, lowering: Lowering, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """The results of `lowering`, applied to each part: a Pair, or a tuple of some."""
+    """The results of `lowering` applied to each component: a Pair, or a tuple of several."""
     if "reduce" in kwargs:
         raise Unsupported(f"reduce={kwargs['reduce']!r} of complex numbers")
     node, results = b.node, b.results
@@ -63,7 +63,7 @@ def lower_apart(
 
 
 def _part(b: Builder, x: Any, k: int, is_value: bool) -> Any:
-    """Part `k` of an argument. is_value: of a number, which may be a real one."""
+    """Component `k` of an argument. is_value: the argument is a value, and a real number has no imaginary part."""
     match x:
         case Pair():
             return x[k]

@@ -1,4 +1,4 @@
-"""Windows laid over each other: what undoes `unfold`, but for a sum where windows overlap."""
+"""Overlap-add of windows, the inverse of `unfold` except that overlapping elements are summed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ Lowering = Callable[..., Any]
 def unfold_backward(
     b: Builder, windows: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int
 ) -> Tensor:
-    """The sum of all windows, of `size` elements in the last dimension, window w put at w * step; other dimensions broadcast."""
+    """The sum of all windows, of `size` elements in the last dimension, with window w at w * step; other dimensions are broadcast."""
     if not b.shape:
         return b.result(lambda: raised(windows, [idx(0)] * len(windows.shape)))
     d = wrap(dim, len(b.shape))

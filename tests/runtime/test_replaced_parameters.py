@@ -1,4 +1,4 @@
-"""A call says so where the model has other parameters than its kernel reads."""
+"""A call warns if the model has replaced parameters that its kernel reads."""
 
 import copy
 import gc
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import monotile
-from monotile.runtime.followed import EACH
+from monotile.runtime.replaced_parameters import EACH
 
 X = torch.randn(3, 8)
 SAID = "parameter .* was replaced .* load_parameters"

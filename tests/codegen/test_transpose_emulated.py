@@ -1,4 +1,4 @@
-"""Copies in another order of axes, on the emulator: those that go by way of registers, and those that cannot."""
+"""Transposing copies on the emulator: those that go through registers or tiles, and those that cannot."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
 from monotile.ir.expr import Expr, Load, Tensor, add, idx, mul
 from monotile.ir.program import Compute, Program, compute
-from monotile.kernels.transpose.match import behind_last
+from monotile.kernels.transpose.match import axes_after_last
 from monotile.kernels.transpose.method import Interleave, Transpose, TransposeTiles
 from monotile.pipeline import schedule
 from monotile.plan.check.structure import verify
@@ -130,7 +130,7 @@ def test_what_lies_behind() -> None:
     def behind(name: str) -> tuple[int, ...]:
         (s,) = copy(name, DType.F16).body
         assert isinstance(s, Compute)
-        return behind_last(s)
+        return axes_after_last(s)
 
     assert behind("filters") == (1, 2)
     assert behind("behind in another order") == (2, 0)

@@ -1,4 +1,4 @@
-"""Prefetches the operands of rows in registers: all of a row at once, and in each round the next row's."""
+"""Prefetches the operands of rows in registers: all operands of a row together, and in each round those of the next round's row."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,15 +8,16 @@ from monotile.kernels.common.cuda_prefetch import known_ahead
 from monotile.kernels.common.cuda_rows import Rows
 
 
-class Asked(NamedTuple):
-    """Names of what was asked for: once, to be taken as "early"; in every round for the next one, as "next"."""
+class Prefetched(NamedTuple):
+    """Names of the prefetched operands. once: loaded once, taken as "early". by_round: loaded in each round for the next one, taken as
+    "next"."""
 
     once: tuple[str, ...] = ()
     by_round: tuple[str, ...] = ()
 
 
 def _wanted(step: Rows) -> tuple[dict[Load, Expr], dict[Load, Expr]]:
-    """All that the lane's elements read, with its conditions: what no launch changes, and the rest."""
+    """The loads of the lane's elements with their conditions: from tensors that no launch changes, and the others."""
     e = step.e
     made = [s for s in step.found.evaluated if step.found.along(s)]
     bodies = [substitute(s.body, step.point(s)) for s in made]
@@ -26,36 +27,36 @@ def _wanted(step: Rows) -> tuple[dict[Load, Expr], dict[Load, Expr]]:
     return steady, rest
 
 
-def ask_all(step: Rows, await_: str) -> Asked:
-    """Asks for all that the lane's elements read, before any of it is used: what no launch changes, then the statement
-    `await_`, then the rest."""
+def prefetch_row(step: Rows, await_: str) -> Prefetched:
+    """Issues all loads of the lane's elements before any is used: those from tensors that no launch changes, the hand-off `await_`, and the
+    others."""
     steady, rest = _wanted(step)
-    early = _ask_early(step, steady, "rows_steady")
+    early = _prefetch_early(step, steady, "rows_steady")
     step.e.writer.write(await_)
-    _ask(step, rest, "rows_held")
-    return Asked(early)
+    _load(step, rest, "rows_held")
+    return Prefetched(early)
 
 
-def ask_first(step: Rows, await_: str) -> Asked:
-    """The same before several rounds: asks for what all rows read alike, and for the first round's rows."""
+def prefetch_first_rows(step: Rows, await_: str) -> Prefetched:
+    """The same where there are several rounds: issues the loads that all rows share, and those of the first round's rows."""
     steady, rest = _wanted(step)
-    one = _ask_apart(step, steady, "steady")
+    one = _prefetch_apart(step, steady, "steady")
     step.e.writer.write(await_)
-    two = _ask_apart(step, rest, "held")
-    return Asked(one.once + two.once, one.by_round + two.by_round)
+    two = _prefetch_apart(step, rest, "held")
+    return Prefetched(one.once + two.once, one.by_round + two.by_round)
 
 
-def _ask_apart(step: Rows, wanted: Mapping[Load, Expr], name: str) -> Asked:
-    """Loads `wanted`, what depends on the row apart from what does not."""
+def _prefetch_apart(step: Rows, wanted: Mapping[Load, Expr], name: str) -> Prefetched:
+    """Issues the loads `wanted`: separately those that depend on the row and those that all rows share."""
     own, every = _apart(step, wanted)
-    once = _ask_early(step, every, f"all_{name}")
+    once = _prefetch_early(step, every, f"all_{name}")
     by_round = _later_rows(step, own, f"rows_{name}")
     _fetch_first(step, by_round)
-    return Asked(once, by_round)
+    return Prefetched(once, by_round)
 
 
-def write_ahead(step: Rows) -> Asked:
-    """The functor `ahead`, which asks for what all rows read alike, and for the first round's rows."""
+def write_prefetch(step: Rows) -> Prefetched:
+    """Writes the functor `ahead`, which issues the loads that all rows share, and those of the first round's rows."""
     once, by_round = list[str](), list[str]()
     for wanted, name in zip(_wanted(step), ("steady", "held"), strict=True):
         own, every = _apart(step, wanted)
@@ -65,11 +66,11 @@ def write_ahead(step: Rows) -> Asked:
         for name in once:
             _fetch_later(step, name, "early", "start")
         _fetch_first(step, by_round)
-    return Asked(tuple(once), tuple(by_round))
+    return Prefetched(tuple(once), tuple(by_round))
 
 
 def _apart(step: Rows, wanted: Mapping[Load, Expr]) -> tuple[dict[Load, Expr], dict[Load, Expr]]:
-    """What of `wanted` depends on the row, and what does not."""
+    """Splits `wanted` into the loads that depend on the row and those that do not."""
     e, row = step.e, step.row
     assert row is not None
     v = row.variable.name
@@ -78,7 +79,7 @@ def _apart(step: Rows, wanted: Mapping[Load, Expr]) -> tuple[dict[Load, Expr], d
 
 
 def _later_rows(step: Rows, wanted: Mapping[Load, Expr], name: str) -> tuple[str, ...]:
-    """The function that asks for what a row reads, and where the next round's waits; gives the names to be taken in it."""
+    """Writes the functor that loads a row's operands, and the variables for the next round's. Returns the operands' names."""
     if not wanted or step.row is None:
         return ()
     _write_fetch(step, wanted, name, [step.row.variable.name, "start"])
@@ -87,7 +88,7 @@ def _later_rows(step: Rows, wanted: Mapping[Load, Expr], name: str) -> tuple[str
 
 
 def _fetch_first(step: Rows, names: Sequence[str]) -> None:
-    """Asks for what the first round's rows read."""
+    """Issues the loads of the first round's rows."""
     if not names:
         return
     with step.e.writer.open("", fence=True):
@@ -96,8 +97,8 @@ def _fetch_first(step: Rows, names: Sequence[str]) -> None:
             _fetch_rows(step, name)
 
 
-def ask_next(step: Rows, names: Sequence[str]) -> None:
-    """What was asked for is this round's; asks for the next one's before any of it is used."""
+def prefetch_next_rows(step: Rows, names: Sequence[str]) -> None:
+    """Takes this round's prefetched operands, then issues the loads of the next round's before any operand is used."""
     if not names:
         return
     take(step, names, "next")
@@ -108,7 +109,7 @@ def ask_next(step: Rows, names: Sequence[str]) -> None:
 
 
 def take(step: Rows, names: Sequence[str], when: str) -> None:
-    """What was asked for as `when`_`name` is there as `name`."""
+    """Copies the prefetched operands `when`_`name` to the variables `name`."""
     w = step.e.writer
     for name in names:
         w.write(f"{_kind(name, when)} {name}[{step.turns}];")
@@ -119,13 +120,13 @@ def take(step: Rows, names: Sequence[str], when: str) -> None:
 
 
 def _fetch_rows(step: Rows, name: str) -> None:
-    """Asks for what the row reads that has just been taken."""
+    """Issues the loads of the current row."""
     assert step.row is not None
     _fetch_later(step, name, "next", f"{step.row.variable.name}, start")
 
 
-def _ask_early(step: Rows, wanted: Mapping[Load, Expr], name: str) -> tuple[str, ...]:
-    """Asks for loads `wanted` before the hand-off; gives the names to be taken behind it."""
+def _prefetch_early(step: Rows, wanted: Mapping[Load, Expr], name: str) -> tuple[str, ...]:
+    """Issues the loads `wanted` before the hand-off. Returns the operands' names, by which they are taken after it."""
     names = _later(step, wanted, name)
     for each in names:
         _fetch_later(step, each, "early", "start")
@@ -133,7 +134,7 @@ def _ask_early(step: Rows, wanted: Mapping[Load, Expr], name: str) -> tuple[str,
 
 
 def _later(step: Rows, wanted: Mapping[Load, Expr], name: str) -> tuple[str, ...]:
-    """The function that asks for loads `wanted`, and where they wait; gives the names to be taken later."""
+    """Writes the functor for the loads `wanted`, and the variables for their results. Returns the operands' names."""
     if not wanted:
         return ()
     _write_fetch(step, wanted, name, ["start"])
@@ -142,7 +143,7 @@ def _later(step: Rows, wanted: Mapping[Load, Expr], name: str) -> tuple[str, ...
 
 
 def _kind(name: str, when: str) -> str:
-    """The type of what `fetch_name` gives, which takes the row too where it is asked for the next one."""
+    """The type of what `fetch_name` returns; if it is prefetched as "next", it has the row as a parameter too."""
     return f"decltype(fetch_{name}({'0, 0' if when == 'next' else '0'}))"
 
 
@@ -159,8 +160,8 @@ def _fetch_later(step: Rows, name: str, when: str, given: str) -> None:
         step.e.writer.write(f"{when}_{name}[turn] = {call};")
 
 
-def _ask(step: Rows, wanted: Mapping[Load, Expr], name: str) -> None:
-    """Loads `wanted` into `name`, a member for each turn."""
+def _load(step: Rows, wanted: Mapping[Load, Expr], name: str) -> None:
+    """Loads `wanted` into the array `name`, one element per iteration."""
     w = step.e.writer
     if not wanted:
         return
@@ -171,7 +172,8 @@ def _ask(step: Rows, wanted: Mapping[Load, Expr], name: str) -> None:
 
 
 def _write_fetch(step: Rows, wanted: Mapping[Load, Expr], name: str, given: Sequence[str]) -> None:
-    """The function of the indices `given` that loads `wanted`, which is known as members of `name`."""
+    """Writes the functor `fetch_name` with the index parameters `given`, which loads `wanted`; the step then reads them as elements of
+    `name`."""
     e = step.e
     parameters = ", ".join(f"idx {v}" for v in given)
     with e.writer.open(f"auto fetch_{name} = [&]({parameters})", given, fence=True, tail=";"):

@@ -1,5 +1,5 @@
-"""Operands of decoding other than the codes. The producer warp loads them with the codes; or it prefetches them, and threads copy them
-on chip through registers."""
+"""Operands of decoding other than the codes ("sides": scales and zeros; and tables). The supplier loads them with the codes; or it
+prefetches them into the last-level cache, and threads copy them on chip through registers."""
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,9 +20,9 @@ WIDEST = 16  # bytes of one access
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """A side of the task's rows, or a table, which all of them share: of each row `packs` packs of `width` values. load: a value, by the axis `value`.
-    ranges: of the rows that have their own."""
+class CopiedOperand:
+    """A side of the task's rows, or a table that all rows share, which threads copy on chip: `packs` packs of `width` values per row. load:
+    a value, by the axis `value`. ranges: of the rows that have their own values."""
 
     load: Load
     array: tiles.SideArray
@@ -36,11 +36,11 @@ class Copied:
         return region(self.ranges) * self.packs
 
     def rounds(self, threads: int) -> int:
-        """In which so many threads have a pack each."""
+        """Iterations in which `threads` threads copy a pack each."""
         return -(-self.total // threads)
 
 
-def _copied(rows: TaskRows, vectors: int) -> Iterator[Copied]:
+def _copied_operands(rows: TaskRows, vectors: int) -> Iterator[CopiedOperand]:
     method, codes = rows.method, rows.found.codes
     if codes is None or not isinstance(method, GemvMma):
         return
@@ -49,42 +49,42 @@ def _copied(rows: TaskRows, vectors: int) -> Iterator[Copied]:
         if not array.in_slot:
             load, value = tiles.by_value(side, rows.found.along)
             width = contiguous_run(offset(load), value, WIDEST // array.dtype.itemsize)
-            yield Copied(load, array, width, array.count // width, rows.ranges)
+            yield CopiedOperand(load, array, width, array.count // width, rows.ranges)
     for table, array in zip(codes.tables, layout.tables, strict=True):
         load = Load(table.tensor, (*table.index[:-1], Axis("value", array.count)))
-        yield Copied(load, array, 1, array.count, ())
+        yield CopiedOperand(load, array, 1, array.count, ())
 
 
-def ask_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> dict[str, Copied]:
-    """Asks for all of it, which is nobody's result. Gives the arrays of registers in which it arrives."""
+def load_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> dict[str, CopiedOperand]:
+    """Issues all loads; they depend on no other stage. Returns the register arrays of their results."""
     w, threads = e.writer, e.plan.launch.threads
-    asked = {w.fresh("side"): c for c in _copied(rows, vectors)}
-    for name, c in asked.items():
+    loaded = {w.fresh("side"): c for c in _copied_operands(rows, vectors)}
+    for name, c in loaded.items():
         kind = f"mt::Pack<{STORAGE[c.array.dtype]}, {c.width}>"
         w.write(f"{kind} {name}[{c.rounds(threads)}];")
         with _each(e, c, threads, "#pragma unroll"), _address(e, rows, c) as address:
             w.write(f"{name}[j] = mt::load_constant<{c.width}>({address});")
-    return asked
+    return loaded
 
 
-def store_sides(e: BlockEmitter, asked: Mapping[str, Copied]) -> None:
-    """Leaves it on chip."""
-    for name, c in asked.items():
+def store_sides(e: BlockEmitter, loaded: Mapping[str, CopiedOperand]) -> None:
+    """Stores the loaded sides on chip."""
+    for name, c in loaded.items():
         with _each(e, c, e.plan.launch.threads, "#pragma unroll"):
             size = c.width * c.array.dtype.itemsize
             to = f"own + {c.array.offset} + row * {c.array.pitch} + pack * {size}"
             e.writer.write(f"mt::store_words({to}, {name}[j]);")
 
 
-def request_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> None:
-    """By the supplier, stages ahead: what memory has is then in the last-level cache."""
-    for c in _copied(rows, vectors):
+def prefetch_sides(e: BlockEmitter, rows: TaskRows, vectors: int) -> None:
+    """For the supplier, stages ahead: prefetches the sides into the last-level cache."""
+    for c in _copied_operands(rows, vectors):
         with _each(e, c, Ring.THREADS, "#pragma unroll 1"), _address(e, rows, c) as address:
             e.writer.write(f"mt::ptx::request({address});")
 
 
-def bring_sides(e: BlockEmitter, rows: TaskRows, column: Expr) -> None:
-    """By the supplier, what comes with a slot of codes. column: the first one of its piece."""
+def copy_sides(e: BlockEmitter, rows: TaskRows, column: Expr) -> None:
+    """For the supplier: copies the sides that come with a slot of codes. column: the first one of its piece."""
     w, method, codes = e.writer, rows.method, rows.found.codes
     if codes is None or not isinstance(method, GemvMma) or not any(method.sides):
         return
@@ -109,8 +109,8 @@ def bring_sides(e: BlockEmitter, rows: TaskRows, column: Expr) -> None:
 
 
 @contextmanager
-def _each(e: BlockEmitter, c: Copied, threads: int, pragma: str) -> Generator[None]:
-    """Inside, `row` and `pack` are those of a thread's j-th pack, if there is one, which so many threads take in turns."""
+def _each(e: BlockEmitter, c: CopiedOperand, threads: int, pragma: str) -> Generator[None]:
+    """A loop over the packs of `threads` threads, where `row` and `pack` are those of a thread's j-th pack."""
     w = e.writer
     with ExitStack() as stack:
         head = f"for (idx j = 0; j < {c.rounds(threads)}; ++j)"
@@ -124,8 +124,8 @@ def _each(e: BlockEmitter, c: Copied, threads: int, pragma: str) -> Generator[No
 
 
 @contextmanager
-def _address(e: BlockEmitter, rows: TaskRows, c: Copied) -> Generator[str]:
-    """That of the pack; inside only if the row is there."""
+def _address(e: BlockEmitter, rows: TaskRows, c: CopiedOperand) -> Generator[str]:
+    """The address of the pack, within a condition that its row exists."""
     where = spread(Axis("row", region(c.ranges)), c.ranges)
     at = placed(rows.point, where) | {"value": mul(Axis("pack", c.packs), idx(c.width))}
     address = e.address_of(c.load, at)

@@ -1,7 +1,8 @@
-"""Several turns of a map at once: all their operands are loaded before any is used.
+"""A map's loop over vectors, with the loads of several iterations issued before any is used.
 
-In a long walk a turn without a vector computes the last one again and stores nothing, since turns without branches hide each other's
-latency; and the next turns' vectors are loaded while these are computed. In a short walk warps skip turns in which they have no vector.
+In a loop of many iterations an iteration beyond the last vector computes the last one again and stores nothing: without branches the
+iterations hide each other's latency, and the next iterations' vectors are prefetched. In a loop of few iterations, branches skip those
+beyond the last vector.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -16,13 +17,14 @@ from monotile.ir.expr import idx, loads
 from monotile.ir.program import Compute, expressions
 from monotile.kernels.common.cuda_threads import inside
 
-LONG = 2  # rounds of turns, from which on a walk is long
+LONG = 2  # a loop with more rounds of `count` iterations than this has no branches
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """count: at once. arrays: names of what the lambda `fetch_NAME` fetches for a vector `e`; `turn` numbers their elements. there: the name of what
-    is found where the last of them says, if anything is. finish: writes what becomes of a vector in the block."""
+class Iterations:
+    """count: iterations whose loads are issued together. arrays: names of the results of the lambdas `fetch_NAME`, which load the operands
+    of vector `e`; `turn` is their index. there: name of the gathered operand whose index is the last of these; "" if there is none. finish:
+    writes the computation of a vector in the block."""
 
     e: VectorEmitter
     site: Site
@@ -33,7 +35,7 @@ class Turns:
     finish: Callable[[Block], None]
 
     def write(self) -> None:
-        """Loops over rounds of turns."""
+        """Writes the loop."""
         if self.own.groups > LONG * self._step and self._may_repeat():
             self._write_long()
         else:
@@ -41,11 +43,11 @@ class Turns:
 
     @property
     def _step(self) -> int:
-        """Vectors of a round."""
+        """Vectors of `count` iterations of all threads."""
         return self.count * self.own.threads
 
     def _may_repeat(self) -> bool:
-        """Whether every task has a vector, and one may be computed twice: that only stores in memory, and looks nothing up that would be checked."""
+        """Whether every task has a vector, and computing one twice is harmless: the map only stores to memory and has no checked index."""
         site, e = self.site, self.e
         if e.sizes or len(site.ranges) != 1 or site.ranges[0].low or site.ranges[0].first:
             return False
@@ -86,7 +88,7 @@ class Turns:
                 w.write(f"for (idx turn = 0; turn < {self.count}; ++turn) {array}[turn] = later_{array}[turn];")  # fmt: skip
 
     def _vectors(self) -> str:
-        """How many this task has."""
+        """Text of this task's number of vectors."""
         (r,) = self.site.ranges
         if r.count == str(r.variable.extent):
             return str(self.own.groups)
@@ -116,7 +118,8 @@ class Turns:
 
     @contextmanager
     def _each(self, first: str, groups: str = "") -> Generator[Block]:
-        """A loop over turns from `first` on, with the vector `e` of each; the last of `groups` where there is none, if that is given."""
+        """A loop over the iterations from `first` on, with the vector `e` of each; beyond the last vector it is the last of `groups`, if
+        that is given."""
         w = self.e.writer
         at = f"{first} + turn * {self.own.threads}"
         head = f"for (idx turn = 0; turn < {self.count}; ++turn)"
@@ -127,7 +130,7 @@ class Turns:
 
     @contextmanager
     def _where_inside(self) -> Generator[Block]:
-        """A condition under which there is the vector `e`."""
+        """A block that runs only if the vector `e` exists."""
         e, ranges = self.e, self.site.ranges
         with (
             e.writer.open(f"if (e < {self.own.groups})", fence=True) as block,

@@ -1,22 +1,22 @@
-"""Weights that a worker's threads hold in registers: each thread's operands in every iteration of a loop, or prefetched before the
-vectors that they are multiplied with are available."""
+"""Weights in registers: loaded once for all iterations of a loop, or prefetched before the vectors that they are multiplied with are
+available."""
 
 from monotile.codegen.address import readable
 from monotile.codegen.base import STORAGE
-from monotile.codegen.block import Held
+from monotile.codegen.block import RegisterArray
 from monotile.codegen.packs import LANE
 from monotile.codegen.site import Site
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.expr import Axis, Load, idx, substitute
 from monotile.kernels.reduction.cuda_lanes import each_vector, write_groups
-from monotile.kernels.reduction.cuda_pinned import Kept
+from monotile.kernels.reduction.cuda_pinned import Pinned
 from monotile.kernels.reduction.form import Form, differs, form_of
 from monotile.kernels.reduction.method import Reduce
 
 
-def held_of(name: str, x: Load, site: Site, form: Form) -> Held:
-    """How threads hold in `name` what the step's reduction reads as `x`."""
+def register_array(name: str, x: Load, site: Site, form: Form) -> RegisterArray:
+    """The layout of the register array `name`, which holds the operand `x` of the step's reduction."""
     assert form.steady
     by_run, by_u = differs(x, site, form)
     parts = [("turn", form.turns)]
@@ -28,16 +28,16 @@ def held_of(name: str, x: Load, site: Site, form: Form) -> Held:
         if extent > 1:
             front = f"({number})" if " " in number else number
             number = part if number == "0" else f"{front} * {extent} + {part}"
-    return Held(name, STORAGE[x.dtype], form.width, count, number)
+    return RegisterArray(name, STORAGE[x.dtype], form.width, count, number)
 
 
-def held_through(e: VectorEmitter, kept: Kept, site: Site) -> Held:
-    """The same of what a loop keeps. site: reading on chip what is kept there."""
-    return held_of(f"held_{kept.image.name}", kept.within, site, _form(e, site))
+def pinned_array(e: VectorEmitter, kept: Pinned, site: Site) -> RegisterArray:
+    """The same for a weight that a loop keeps. site: the step with kept weights read on chip."""
+    return register_array(f"held_{kept.image.name}", kept.within, site, _form(e, site))
 
 
-def write_hold(e: VectorEmitter, kept: Kept, site: Site, held: Held) -> None:
-    """The body of the function that fills the registers from what is on chip."""
+def write_fill_registers(e: VectorEmitter, kept: Pinned, site: Site, held: RegisterArray) -> None:
+    """Writes the body of the function that fills the registers from on-chip memory."""
     form = _form(e, site)
     write_groups(e, form)
     with each_vector(e, site, form) as point:
@@ -48,14 +48,14 @@ def write_hold(e: VectorEmitter, kept: Kept, site: Site, held: Held) -> None:
         e.writer.write(f"{held.name}.value[{held.number}] = {load};")
 
 
-def write_weights_early(
+def write_weight_prefetch(
     e: VectorEmitter, site: Site, wanted: tuple[Load, ...], name: str
-) -> dict[str, Held]:
-    """Asks for what a reduction multiplies with, into registers; gives these by the weight."""
-    out: dict[str, Held] = {}
+) -> dict[str, RegisterArray]:
+    """Writes the loads of the weights `wanted` into registers. Returns the register arrays by tensor name."""
+    out: dict[str, RegisterArray] = {}
     form = _form(e, site)
     for number, x in enumerate(wanted):
-        held = held_of(f"{name}_{number}", x, site, form)
+        held = register_array(f"{name}_{number}", x, site, form)
         place = readable(e.plan.places[x.tensor.name], own=False)
         e.writer.write(f"{held.kind} {held.name};")
         with e.writer.open("", fence=True):

@@ -1,4 +1,4 @@
-"""The tables of Fourier transforms along dimensions whose sizes a call decides: made in the call, of the roots of unity of its size."""
+"""Tables of Fourier transforms along dynamic dimensions: computed in the call, from the roots of unity of its size."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,12 +12,13 @@ _TURN = 6.283185307179586
 _MOST = 4096  # two tables of at most 64 MB each in float32
 
 
-def open_table(
+def dynamic_table(
     b: Builder, n: int, sign: int, shape: Sequence[int], power: float, mirrored: bool, dtype: DType
 ) -> Pair:
-    """n ** power exp(sign 2 pi i j k / n), [j, k], of cosines and of sines; in `mirrored` ones twice what stands for its mirror image too.
+    """n ** power exp(sign 2 pi i j k / n), [j, k], of cosines and of sines; in `mirrored` ones twice the elements that also stand for their
+    mirror images.
 
-    power: 0, -1/2 or -1. Raises Unsupported where n may be over 4096.
+    power: 0, -1/2 or -1. Raises Unsupported if n may be over 4096.
     """
     if int(n) > _MOST:
         raise Unsupported(f"of a size that the call decides, up to {int(n)}: transforms of such sizes have at most {_MOST} elements, as by dynamic_shapes, or a fixed length (pass n)")  # fmt: skip
