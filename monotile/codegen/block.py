@@ -85,7 +85,7 @@ class BlockEmitter(VectorEmitter):
     def write_prefetches(self, stage: Stage) -> None:
         """Emits the prefetches of the stage's steps at its beginning."""
 
-    def register_array(self, tensor: Tensor) -> str | None:
+    def register_array_of(self, tensor: Tensor) -> str | None:
         held = self.held_now.get(tensor.name) or self.in_registers.get(tensor.name)
         return None if held is None else f"{held.name}.value[{held.number}]"
 

@@ -270,10 +270,10 @@ class PackEmitter(PlacedEmitter):
     def _from_memory(self, found: Guarded) -> bool:
         """Whether it is loaded from memory, at an address that does not depend on data."""
         x, place, _ = found
-        apart = isinstance(place, ON_CHIP) or self.held_of(x.tensor) is not None
+        apart = isinstance(place, ON_CHIP) or self.register_array_of(x.tensor) is not None
         return not apart and not any(loads(i) for i in x.index)
 
-    def held_of(self, tensor: Tensor) -> str | None:
+    def register_array_of(self, tensor: Tensor) -> str | None:
         """Text of the pack of `tensor` that threads hold in registers; None where they load it."""
         return None
 
@@ -344,7 +344,7 @@ class PackEmitter(PlacedEmitter):
         """Whether all lanes read one element, independent of data."""
         vector = self._vector
         assert vector is not None
-        if x.tensor.name in self.watched or self.held_of(x.tensor) is not None:
+        if x.tensor.name in self.watched or self.register_array_of(x.tensor) is not None:
             return False
         return not any(loads(i) or self.variables(i) & vector.inner.defines for i in x.index)
 
@@ -382,7 +382,7 @@ class PackEmitter(PlacedEmitter):
         aligned: bool = True,
     ) -> str:
         """Text of the load of a pack that begins at the index `first`."""
-        if (held := self.held_of(tensor)) is not None:
+        if (held := self.register_array_of(tensor)) is not None:
             return held
         start = plus(*self.read_at(tensor, first, place, width))
         each = "" if aligned else "_each"

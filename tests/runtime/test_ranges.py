@@ -186,6 +186,25 @@ def test_a_number_in_a_result() -> None:
         assert found.x.shape == (n, DIM)
 
 
+def test_products_within_chunks_that_end_beyond_the_largest_size() -> None:
+    """What keeps their reads in range stays, though elements beyond the size are not computed."""
+    linear = nn.Linear(16, 16)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        c = F.pad(linear(x), (0, 0, 0, 0, 0, -x.shape[0] % 16)).reshape(1, -1, 16, 4, 16)
+        scores = torch.einsum("bclhn,bcshn->bclsh", c, c)
+        return torch.einsum("bclsh,bcshp->bclhp", scores, c)
+
+    shapes = ({0: Dim("rows", max=100)},)
+    with torch.no_grad():
+        fast = monotile.compile(
+            Of(f), (torch.randn(40, 4, 16),), target="cpu", dynamic_shapes=shapes
+        )
+        for n in (1, 15, 16, 17, 100):
+            x = torch.randn(n, 4, 16)
+            torch.testing.assert_close(fast(x), f(x), rtol=1e-4, atol=1e-4)
+
+
 def test_bounds_are_of_the_sizes_that_conditions_leave() -> None:
     whole = Ranges((("n", 1, 24),), ("min(8, n) > 1", "min(8, n) == n"))
     assert whole.allowed().of == (("n", 2, 8),)

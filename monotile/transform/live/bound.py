@@ -26,6 +26,7 @@ from monotile.analysis.dead import (
 )
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.unconditional import holding
+from monotile.ir.bounds import find_violation
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -289,13 +290,15 @@ class _Finder:
             yield ends, at
 
     def within(self, c: Compute, live: Sequence[Live]) -> Expr:
-        """The body of `c` without conditions that hold wherever it is live: comparisons that give a row's own end."""
+        """The body of `c` without conditions that hold wherever it is live: comparisons that give a row's own end. Those that keep an index
+        in range where it is dead stay."""
         true: set[Expr] = set()
         for x in (x for x in live if x.at and x.ends not in self.wide):
             for side in sides(c.body, x.axis):
                 if (x.ends, x.at) in self._ends(c, x.axis, [side], guarded=False):
                     true.add(side.term)
-        return simplify_expr(holding(c.body, true)) if true else c.body
+        new = simplify_expr(holding(c.body, true)) if true else c.body
+        return new if find_violation(new, tuple(axes_of(new))) is None else c.body
 
     def _rows(self, c: Compute, ends: tuple[Expr | None, Expr | None]) -> Rows:
         """The axes that `ends` depend on."""
