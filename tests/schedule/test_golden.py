@@ -1,8 +1,7 @@
 """Two small Programs all the way: their Plans, C and CUDA sources stay what they are until someone means to change them."""
 
 from collections.abc import Callable
-
-import pytest
+from itertools import product
 
 from monotile.config import Options
 from monotile.ir.dtype import DType
@@ -15,10 +14,10 @@ PROGRAMS = {"mlp": p.mlp(64, 256, DType.F16), "recurrence": p.recurrence()}
 EMITTERS = {"cpu": (p.CPU, cpu.emit, "c"), "cuda": (p.H100, cuda.emit, "cu")}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_plan_and_source(name: str, golden: Callable[[str, str], None]) -> None:
-    for kind, (target, emit, suffix) in EMITTERS.items():
-        program = PROGRAMS[name]
+def test_plans_and_sources(golden: Callable[[str, str], None]) -> None:
+    for (name, program), (kind, (target, emit, suffix)) in product(
+        PROGRAMS.items(), EMITTERS.items()
+    ):
         plan = p.plan_of(program, target)
         verify(plan, program, target)
         golden(f"{name}_{kind}_plan.json", plan.to_json() + "\n")
