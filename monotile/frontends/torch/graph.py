@@ -136,6 +136,10 @@ class _Lowering(NamedTuple):
     problems: list[str]
     tf32: Tf32 = STRICT
 
+    def nested(self) -> "_Lowering":
+        """Of a body inside."""
+        return self._replace(shapes=self.shapes.nested())
+
 
 def _walk(graph: fx.Graph, values: Values, b: Builder, under_way: _Lowering) -> list[Any]:
     """Like `lower_graph`, but adds operators without a lowering to the problems and continues."""
@@ -237,7 +241,8 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
 
         def subgraph(g: fx.GraphModule, given: Sequence[Any], body: Builder) -> list[Any]:
             placeholders = g.graph.find_nodes(op="placeholder")
-            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, under_way)
+            own = under_way if body is b else under_way.nested()
+            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, own)
 
         found = control(b, subgraph, *args, **kwargs)
     elif len(results) == 1 and _is_empty(results[0]):
