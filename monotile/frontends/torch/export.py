@@ -60,6 +60,7 @@ from monotile.frontends.torch.tracing.derivatives import Exporter
 from monotile.frontends.torch.tracing.effect_tokens import checks_have_no_tokens
 from monotile.frontends.torch.tracing.equality import equality_is_traced
 from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
+from monotile.frontends.torch.tracing.flex_attention import flex_attention_is_traced
 from monotile.frontends.torch.tracing.half_fourier import HALF_FOURIER
 from monotile.frontends.torch.tracing.inference_mode import mode_of
 from monotile.frontends.torch.tracing.mask_hints import without_hints
@@ -292,6 +293,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         arange_reads_tensors(),
         attribute_updates_are_traced(),
         equality_is_traced(),
+        flex_attention_is_traced(),
         FunctionOverrides(HALF_FOURIER, BINCOUNT, BYTE_MASKS, assigned_data(model)),
         tensors_index(),
         checks_have_no_tokens(),
