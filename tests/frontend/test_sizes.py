@@ -94,3 +94,15 @@ def test_positions_are_no_data() -> None:
     reads = [s for s in program.body if isinstance(s, Compute) and any(x.tensor.shape == (12, 3) for x in loads(s.body))]  # fmt: skip
     assert reads
     assert not any(isinstance(x, Select) for s in reads for x in walk(s.body))
+
+
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
+def test_resized_to_a_size(mode: str, corners: bool) -> None:
+    """To more elements than there are, fewer, or one."""
+    table = torch.randn(1, 3, 5, 5)
+    resized = Over(
+        lambda x: F.interpolate(table, (x.shape[0], 4), mode=mode, align_corners=corners)
+    )
+    length = Dim("length", min=1, max=9)
+    check(resized, lambda n: (torch.zeros(n),), ({0: length},), [(1,), (3,), (5,), (9,)])
