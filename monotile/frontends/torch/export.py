@@ -69,6 +69,11 @@ from monotile.frontends.torch.tracing.overrides import FunctionOverrides
 from monotile.frontends.torch.tracing.packed_sequences import traced_packed_sequences
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.tracing.restored_state import state_restored
+from monotile.frontends.torch.tracing.sparse_tensors import (
+    SPARSE,
+    is_sparse,
+    sparse_matrices_are_traced,
+)
 from monotile.frontends.torch.tracing.stack_traces import frames_written_once
 from monotile.frontends.torch.tracing.type_and_len import builtins_as_eager
 from monotile.frontends.torch.training import note_mode
@@ -140,10 +145,12 @@ def export(
     args = arguments(args)
     if any(map(is_nested, pytree.tree_leaves((args, kwargs)))):
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
+    if any(map(is_sparse, pytree.tree_leaves((args, kwargs)))):
+        raise CaptureError(f"{name_of(model)} takes a sparse tensor: {SPARSE}")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
     keys, numbers = SymbolicKeys(), ReturnedNumbers()
-    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.recorded(), numbers.recorded(model), recorded_guards() as found, \
+    with quiet(), known, sparse_matrices_are_traced(model), _traceable(model), _giving(model, results), mode, keys.recorded(), numbers.recorded(model), recorded_guards() as found, \
             keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})

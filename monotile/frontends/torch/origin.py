@@ -47,9 +47,11 @@ _OWN = tuple(
         "tracing/derivatives.py",
         "tracing/equality.py",
         "tracing/failed_calls.py",
+        "tracing/flex_attention.py",
         "tracing/half_fourier.py",
         "tracing/module_to.py",
         "tracing/packed_sequences.py",
+        "tracing/sparse_tensors.py",
     )
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')
