@@ -52,6 +52,7 @@ from monotile.frontends.torch.sizes.symbolic_keys import SymbolicKeys
 from monotile.frontends.torch.sizes.view_shapes import views_have_stated_shapes
 from monotile.frontends.torch.tracing.as_eager import exported_as_eager
 from monotile.frontends.torch.tracing.assigned_data import assigned_data
+from monotile.frontends.torch.tracing.assigned_tensors import assignments_are_updates
 from monotile.frontends.torch.tracing.attribute_updates import attribute_updates_are_traced
 from monotile.frontends.torch.tracing.bincount import BINCOUNT
 from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
@@ -105,6 +106,11 @@ _ADVICE = (
         "the model returns a list whose length depends on a size of dynamic_shapes: return torch.stack of it",
     ),
     (
+        "Unsupported input type",
+        "pass the tensors that it holds, in tuples, lists or dicts, or let the model hold it",
+    ),
+    ("_nested_tensor", NESTED),
+    (
         "__obj_flatten__",
         "the model holds weights that torch.ao.quantization has packed, which torch.export cannot read: quantize it"
         " with torchao's quantize_ or monotile.pack",
@@ -119,7 +125,8 @@ _ADVICE = (
     ),
     (
         "UnsupportedOperatorException: ",
-        "PyTorch does not know the operator's shapes for a symbolic size: leave the size out of dynamic_shapes, or write it with other operators",
+        "PyTorch cannot trace the operator, or not for a symbolic size: write it with other operators, move it out of the model, or leave the size"
+        " out of dynamic_shapes",
     ),
     (
         "Unsupported dtype BFloat16",
@@ -307,6 +314,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         modules_convert(),
         builtins_as_eager(model),
         functions_take_sizes(),
+        assignments_are_updates(model),
         views_have_stated_shapes(),
         quotients_are_simple(),
     ):

@@ -40,6 +40,7 @@ _OWN = tuple(
         "sizes/quotients.py",
         "tracing/as_eager.py",
         "tracing/assigned_data.py",
+        "tracing/assigned_tensors.py",
         "tracing/type_and_len.py",
         "tracing/byte_masks.py",
         "tracing/overrides.py",
