@@ -54,6 +54,7 @@ from monotile.frontends.torch.tracing.as_eager import exported_as_eager
 from monotile.frontends.torch.tracing.assigned_data import assigned_data
 from monotile.frontends.torch.tracing.assigned_tensors import assignments_are_updates
 from monotile.frontends.torch.tracing.attribute_updates import attribute_updates_are_traced
+from monotile.frontends.torch.tracing.batch_statistics import BATCH_STATISTICS
 from monotile.frontends.torch.tracing.bincount import BINCOUNT
 from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
@@ -308,7 +309,13 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         attribute_updates_are_traced(),
         equality_is_traced(),
         flex_attention_is_traced(),
-        FunctionOverrides(HALF_FOURIER, BINCOUNT, BYTE_MASKS, assigned_data(model)),
+        FunctionOverrides(
+            HALF_FOURIER,
+            BINCOUNT,
+            BYTE_MASKS,
+            assigned_data(model),
+            {} if model.training else BATCH_STATISTICS,
+        ),
         tensors_index(),
         checks_have_no_tokens(),
         modules_convert(),

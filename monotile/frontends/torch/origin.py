@@ -44,6 +44,7 @@ _OWN = tuple(
         "tracing/type_and_len.py",
         "tracing/byte_masks.py",
         "tracing/overrides.py",
+        "tracing/batch_statistics.py",
         "tracing/bincount.py",
         "tracing/derivatives.py",
         "tracing/equality.py",
