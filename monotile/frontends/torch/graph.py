@@ -249,7 +249,13 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         found = b.result(lambda *_: const(0, b.dtype))  # no elements, nothing to compute
     else:
         assert lowering is not None
-        found = lowering(b, *args, **kwargs)
+        try:
+            found = lowering(b, *args, **kwargs)
+        except (TypeError, ValueError) as e:  # such as NumPy's, which takes no sizes of a call
+            shapes = [getattr(n.meta.get("val"), "shape", ()) for n in node.all_input_nodes]
+            if not any(isinstance(n, torch.SymInt) for shape in shapes for n in shape):
+                raise
+            raise Unsupported(f"of a size that a call decides: {e}") from e
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
 
