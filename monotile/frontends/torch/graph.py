@@ -22,7 +22,7 @@ from monotile.frontends.torch.complex.pair import constant_pair
 from monotile.frontends.torch.lower.control import CONTROL
 from monotile.frontends.torch.lower.selected import SELECTING, most
 from monotile.frontends.torch.origin import HOLDERS, origin
-from monotile.frontends.torch.registry import find
+from monotile.frontends.torch.registry import Lowering, find
 from monotile.frontends.torch.rewriting.aliasing import changed
 from monotile.frontends.torch.sizes.size import Shapes
 from monotile.frontends.torch.sizes.slice_sizes import learn_slice
@@ -249,15 +249,22 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         found = b.result(lambda *_: const(0, b.dtype))  # no elements, nothing to compute
     else:
         assert lowering is not None
-        try:
-            found = lowering(b, *args, **kwargs)
-        except (TypeError, ValueError) as e:  # such as NumPy's, which takes no sizes of a call
-            shapes = [getattr(n.meta.get("val"), "shape", ()) for n in node.all_input_nodes]
-            if not any(isinstance(n, torch.SymInt) for shape in shapes for n in shape):
-                raise
-            raise Unsupported(f"of a size that a call decides: {e}") from e
+        found = _applied(lowering, b, node, args, kwargs)
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
+
+
+def _applied(
+    lowering: Lowering, b: Builder, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """The result of `lowering`. Raises Unsupported for an error about an open size, such as NumPy's, which takes none."""
+    try:
+        return lowering(b, *args, **kwargs)
+    except (TypeError, ValueError) as e:
+        shapes = [getattr(n.meta.get("val"), "shape", ()) for n in node.all_input_nodes]
+        if not any(isinstance(n, torch.SymInt) for shape in shapes for n in shape):
+            raise
+        raise Unsupported(f"of a size that a call decides: {e}") from e
 
 
 def _admit(node: fx.Node, values: Values, shapes: Shapes) -> None:

@@ -3,6 +3,7 @@
 PyTorch's schema of the operator does not say that it updates them; that of another does.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,21 +14,16 @@ import torch.nn.functional as F
 def _batch_norm(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     if func is not F.batch_norm:
         return func(*args, **named)
-    return _normalised(*args, **named)
+    given = inspect.signature(F.batch_norm).bind(*args, **named)
+    given.apply_defaults()
+    return _normalised(*given.args)
 
 
-def _normalised(
-    x: torch.Tensor,
-    mean: torch.Tensor | None,
-    variance: torch.Tensor | None,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> torch.Tensor:
+def _normalised(x: torch.Tensor, mean: Any, variance: Any, *rest: Any) -> torch.Tensor:
+    """The arguments are those of `torch.nn.functional.batch_norm`, all of them."""
+    weight, bias, training, momentum, eps = rest
     if not training or mean is None or variance is None:
-        return F.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
+        return F.batch_norm(x, mean, variance, *rest)
     update = torch.ops.aten._native_batch_norm_legit
     return update(x, weight, bias, mean, variance, True, momentum, eps)[0]
 
