@@ -50,3 +50,44 @@ def test_distributions() -> None:
     compiled = monotile.compile(model, (torch.randn(2, 4), at))
     with pytest.raises(IndexOutOfRangeError, match=r"Categorical|Normal|found"):
         compiled(torch.full((2, 4), torch.nan), at)
+
+
+class Clusters(nn.Module):
+    """Fails if no cluster takes a row: what the last `if` of the loop says decides that only together with those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: T, label: T) -> T:
+        out, used = torch.zeros(x.shape[0]), 0
+        for low in (0, 2, 4):
+            inside = (label >= low) & (label < low + 2)
+            rows = inside.nonzero().squeeze(1)
+            if rows.numel() == 0:
+                continue
+            out.index_copy_(0, rows, self.layer(x[rows]).sum(1) + label[inside])
+            used += rows.numel()
+        if used != x.shape[0]:
+            raise ValueError("a label of no cluster")
+        return out
+
+
+@pytest.mark.parametrize("label", [[0, 2, 4, 5], [4, 4, 5, 5], [0, 1, 1, 0], [2, 5, 5, 2]])
+def test_a_check_that_depends_on_several_conditions(label: list[int]) -> None:
+    check(Clusters().eval(), (torch.randn(4, 3), torch.tensor(label)))
+
+
+class Adaptive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss = nn.AdaptiveLogSoftmaxWithLoss(8, 12, [3, 6], div_value=2.0)
+
+    def forward(self, x: T, label: T) -> tuple[T, T, T]:
+        found = self.loss(x, label)
+        return self.loss.predict(x), found.output, found.loss
+
+
+@pytest.mark.parametrize("label", [[0, 4, 8], [7, 7, 7]])
+def test_adaptive_softmax(label: list[int]) -> None:
+    check(Adaptive().eval(), (torch.randn(3, 8), torch.tensor(label)))

@@ -17,7 +17,7 @@ from monotile.ir.program import Compute
 from monotile.runtime.accuracy import error
 from tests.codegen.emulate_model import Emulated
 from tests.frontend import sized
-from tests.frontend.against import Operators, check
+from tests.frontend.against import Operators, check, check_operators
 
 ERROR = 6e-7  # ||found - exact|| / ||exact|| in float32
 NORMS = ("backward", "ortho", "forward")
@@ -91,6 +91,18 @@ def test_long(n: int) -> None:
         "rfft cut": partial(fft.rfft, n=n - 8),
     }
     right(Transforms(of_complex, of_real), *random(2, n))
+
+
+@pytest.mark.parametrize("n", [400, 513, 2062])
+def test_phases_of_real_numbers(n: int) -> None:
+    """Those of the mean, and of the highest frequency of an even length, are 0 or pi, as in PyTorch."""
+    ends = [0] if n % 2 else [0, n // 2]
+    functions: Functions = {
+        f.__name__: lambda x, f=f: f(x)[..., ends].angle() for f in (fft.rfft, fft.fft)
+    }
+    alternating = torch.tensor([1.0, -1.0]).repeat(n)[:n]
+    x = random(n)[0]
+    check_operators(functions, torch.stack([x - 1, x - alternating]))
 
 
 @pytest.mark.wide

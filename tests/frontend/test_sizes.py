@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim
 
+from monotile.errors import UnsupportedOperatorError
+from monotile.frontends.torch.capture import capture
 from monotile.ir.expr import Select, loads, walk
 from monotile.ir.program import Compute
 from tests.frontend.sized import Over, check
@@ -94,3 +96,33 @@ def test_positions_are_no_data() -> None:
     reads = [s for s in program.body if isinstance(s, Compute) and any(x.tensor.shape == (12, 3) for x in loads(s.body))]  # fmt: skip
     assert reads
     assert not any(isinstance(x, Select) for s in reads for x in walk(s.body))
+
+
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
+def test_resized_to_a_size(mode: str, corners: bool) -> None:
+    """To more elements than there are, fewer, or one."""
+    table = torch.randn(1, 3, 5, 5)
+    resized = Over(
+        lambda x: F.interpolate(table, (x.shape[0], 4), mode=mode, align_corners=corners)
+    )
+    length = Dim("length", min=1, max=9)
+    check(resized, lambda n: (torch.zeros(n),), ({0: length},), [(1,), (3,), (5,), (9,)])
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+def test_the_spread_of_one_row_or_none() -> None:
+    """NaN, as in PyTorch, of rows of the call and of those that a mask selects."""
+
+    class Spread(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            some = x[x > 1000]
+            return x.var(0), x.std(), some.std(), some.var(correction=0), x[x > 0].std()
+
+    rows = Dim("rows", min=1, max=5)
+    check(Spread(), lambda n: (torch.randn(n, 3),), ({0: rows},), [(1,), (2,), (5,)])
+
+
+def test_a_lowering_that_takes_no_sizes() -> None:
+    with pytest.raises(UnsupportedOperatorError, match=r"pdist.*a size that a call decides.*at "):
+        capture(Over(F.pdist), (torch.randn(5, 3),), dynamic_shapes=({0: LENGTH},))

@@ -159,6 +159,17 @@ class Results(nn.Module):
         return best, best.cumsum(0), (x > 0.5).nonzero(), x[:, mask[0]], scores.shape[0]
 
 
+class InBranches(nn.Module):
+    """Both branches, and what follows, select by the same mask."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if x.sum() > 0:
+            y = x[mask].sin().sum(0)
+        else:
+            y = x[mask].relu().cumsum(0).sum(0) + x[~mask].sum(0)
+        return y, x[mask].sum(0)
+
+
 def one(tokens: int) -> Args:
     return (torch.randn(2, tokens, 64),)
 
@@ -177,6 +188,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Args]]] = {
     "kept": (Kept, two),
     "reduced": (Reduced, two),
     "results": (Results, two),
+    "branches": (InBranches, two),
 }
 
 
@@ -207,7 +219,7 @@ def test_on_the_cpu(name: str, tokens: int) -> None:
         check(model, fast(*given), given)
 
 
-@pytest.mark.parametrize("name", ["kept", "reduced", "results"])
+@pytest.mark.parametrize("name", ["kept", "reduced", "results", "branches"])
 @pytest.mark.parametrize("kept", [0.0, 1.0])
 def test_masks_of_nothing_and_of_all(name: str, kept: float) -> None:
     model, args = made(name)

@@ -185,7 +185,7 @@ def test_states_have_fixed_sizes() -> None:
             x.add_(1)
             return x.sum()
 
-    with pytest.raises(CaptureError, match="updated in place, so its size has to be fixed"):
+    with pytest.raises(CaptureError, match="updated in place: fix its size"):
         monotile.compile(Adds(), (torch.randn(6, 4),), target="cpu", dynamic_shapes=({0: LENGTH},))
 
 

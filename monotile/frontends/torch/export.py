@@ -52,7 +52,9 @@ from monotile.frontends.torch.sizes.symbolic_keys import SymbolicKeys
 from monotile.frontends.torch.sizes.view_shapes import views_have_stated_shapes
 from monotile.frontends.torch.tracing.as_eager import exported_as_eager
 from monotile.frontends.torch.tracing.assigned_data import assigned_data
+from monotile.frontends.torch.tracing.assigned_tensors import assignments_are_updates
 from monotile.frontends.torch.tracing.attribute_updates import attribute_updates_are_traced
+from monotile.frontends.torch.tracing.batch_statistics import BATCH_STATISTICS
 from monotile.frontends.torch.tracing.bincount import BINCOUNT
 from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
@@ -60,6 +62,7 @@ from monotile.frontends.torch.tracing.derivatives import Exporter
 from monotile.frontends.torch.tracing.effect_tokens import checks_have_no_tokens
 from monotile.frontends.torch.tracing.equality import equality_is_traced
 from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
+from monotile.frontends.torch.tracing.flex_attention import flex_attention_is_traced
 from monotile.frontends.torch.tracing.half_fourier import HALF_FOURIER
 from monotile.frontends.torch.tracing.inference_mode import mode_of
 from monotile.frontends.torch.tracing.mask_hints import without_hints
@@ -68,6 +71,11 @@ from monotile.frontends.torch.tracing.overrides import FunctionOverrides
 from monotile.frontends.torch.tracing.packed_sequences import traced_packed_sequences
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.tracing.restored_state import state_restored
+from monotile.frontends.torch.tracing.sparse_tensors import (
+    SPARSE,
+    is_sparse,
+    sparse_matrices_are_traced,
+)
 from monotile.frontends.torch.tracing.stack_traces import frames_written_once
 from monotile.frontends.torch.tracing.type_and_len import builtins_as_eager
 from monotile.frontends.torch.training import note_mode
@@ -99,6 +107,11 @@ _ADVICE = (
         "the model returns a list whose length depends on a size of dynamic_shapes: return torch.stack of it",
     ),
     (
+        "Unsupported input type",
+        "pass the tensors that it holds, in tuples, lists or dicts, or let the model hold it",
+    ),
+    ("_nested_tensor", NESTED),
+    (
         "__obj_flatten__",
         "the model holds weights that torch.ao.quantization has packed, which torch.export cannot read: quantize it"
         " with torchao's quantize_ or monotile.pack",
@@ -113,7 +126,8 @@ _ADVICE = (
     ),
     (
         "UnsupportedOperatorException: ",
-        "PyTorch does not know the operator's shapes for a symbolic size: leave the size out of dynamic_shapes, or write it with other operators",
+        "PyTorch cannot trace the operator, or not for a symbolic size: write it with other operators, move it out of the model, or leave the size"
+        " out of dynamic_shapes",
     ),
     (
         "Unsupported dtype BFloat16",
@@ -139,10 +153,12 @@ def export(
     args = arguments(args)
     if any(map(is_nested, pytree.tree_leaves((args, kwargs)))):
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
+    if any(map(is_sparse, pytree.tree_leaves((args, kwargs)))):
+        raise CaptureError(f"{name_of(model)} takes a sparse tensor: {SPARSE}")
     known = registered_dataclasses(model, args, kwargs or {})
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
     keys, numbers = SymbolicKeys(), ReturnedNumbers()
-    with quiet(), known, _traceable(model), _giving(model, results), mode, keys.recorded(), numbers.recorded(model), recorded_guards() as found, \
+    with quiet(), known, sparse_matrices_are_traced(model), _traceable(model), _giving(model, results), mode, keys.recorded(), numbers.recorded(model), recorded_guards() as found, \
             keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
@@ -292,12 +308,20 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         arange_reads_tensors(),
         attribute_updates_are_traced(),
         equality_is_traced(),
-        FunctionOverrides(HALF_FOURIER, BINCOUNT, BYTE_MASKS, assigned_data(model)),
+        flex_attention_is_traced(),
+        FunctionOverrides(
+            HALF_FOURIER,
+            BINCOUNT,
+            BYTE_MASKS,
+            assigned_data(model),
+            {} if model.training else BATCH_STATISTICS,
+        ),
         tensors_index(),
         checks_have_no_tokens(),
         modules_convert(),
         builtins_as_eager(model),
         functions_take_sizes(),
+        assignments_are_updates(model),
         views_have_stated_shapes(),
         quotients_are_simple(),
     ):

@@ -22,7 +22,7 @@ from monotile.frontends.torch.complex.pair import constant_pair
 from monotile.frontends.torch.lower.control import CONTROL
 from monotile.frontends.torch.lower.data_dependent import SELECTING, most
 from monotile.frontends.torch.origin import HOLDERS, origin
-from monotile.frontends.torch.registry import find
+from monotile.frontends.torch.registry import Lowering, find
 from monotile.frontends.torch.rewriting.aliasing import changed
 from monotile.frontends.torch.sizes.size import Shapes
 from monotile.frontends.torch.sizes.slice_sizes import learn_slice
@@ -136,6 +136,10 @@ class _Lowering(NamedTuple):
     problems: list[str]
     tf32: Tf32 = STRICT
 
+    def nested(self) -> "_Lowering":
+        """Of a body inside."""
+        return self._replace(shapes=self.shapes.nested())
+
 
 def _walk(graph: fx.Graph, values: Values, b: Builder, under_way: _Lowering) -> list[Any]:
     """Like `lower_graph`, but adds operators without a lowering to the problems and continues."""
@@ -237,16 +241,30 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
 
         def subgraph(g: fx.GraphModule, given: Sequence[Any], body: Builder) -> list[Any]:
             placeholders = g.graph.find_nodes(op="placeholder")
-            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, under_way)
+            own = under_way if body is b else under_way.nested()
+            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, own)
 
         found = control(b, subgraph, *args, **kwargs)
     elif len(results) == 1 and _is_empty(results[0]):
         found = b.result(lambda *_: const(0, b.dtype))  # no elements, nothing to compute
     else:
         assert lowering is not None
-        found = lowering(b, *args, **kwargs)
+        found = _applied(lowering, b, node, args, kwargs)
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
+
+
+def _applied(
+    lowering: Lowering, b: Builder, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """The result of `lowering`. Raises Unsupported for an error about an open size, such as NumPy's, which takes none."""
+    try:
+        return lowering(b, *args, **kwargs)
+    except (TypeError, ValueError) as e:
+        shapes = [getattr(n.meta.get("val"), "shape", ()) for n in node.all_input_nodes]
+        if not any(isinstance(n, torch.SymInt) for shape in shapes for n in shape):
+            raise
+        raise Unsupported(f"of a size that a call decides: {e}") from e
 
 
 def _admit(node: fx.Node, values: Values, shapes: Shapes) -> None:

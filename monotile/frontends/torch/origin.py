@@ -40,16 +40,20 @@ _OWN = tuple(
         "sizes/quotients.py",
         "tracing/as_eager.py",
         "tracing/assigned_data.py",
+        "tracing/assigned_tensors.py",
         "tracing/type_and_len.py",
         "tracing/byte_masks.py",
         "tracing/overrides.py",
+        "tracing/batch_statistics.py",
         "tracing/bincount.py",
         "tracing/derivatives.py",
         "tracing/equality.py",
         "tracing/failed_calls.py",
+        "tracing/flex_attention.py",
         "tracing/half_fourier.py",
         "tracing/module_to.py",
         "tracing/packed_sequences.py",
+        "tracing/sparse_tensors.py",
     )
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n[ \t]*([^\n]*)')

@@ -26,7 +26,7 @@ from torch.fx.node import has_side_effect
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 WHILE = -1
-ASSERTED = "asserted"  # the text of a guard that is an assertion of the model
+ASSERTED = "a check of the model"  # the text of a guard that is an assertion of it
 _LIBRARY = torch.library.Library("monotile", "DEF")
 _LIBRARY.define("branch(Tensor test, int part) -> ()")
 _LIBRARY.define("fork(Tensor test) -> ()")

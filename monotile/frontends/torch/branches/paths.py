@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.branches import markers
-from monotile.frontends.torch.branches.checks import Checks, Site, site_of
+from monotile.frontends.torch.branches.checks import Asked, Checks, site_of
 from monotile.frontends.torch.branches.converted_functions import (
     MAX_FUNCTIONS,
     Conversions,
@@ -141,7 +141,8 @@ class _Trace:
         self._forks = 0
         self._lists = ModuleLists()
         self._conversions, self._constants, self._checks = conversions, constants, checks
-        self._asked: Site | None = None  # at the last fork
+        self._asked: Asked | None = None  # at the last fork
+        self._count = 0  # of the conditions so far
 
     def checks_data(self, error: Exception) -> bool:
         """Whether `error` shows that the answer at the last fork is impossible; it is remembered."""
@@ -243,8 +244,9 @@ class _Trace:
         frame = users_frame(asking)
         if is_assert(frame):
             return self._assert(x, frame)
-        site = site_of(asking)
-        if (only := self._checks.answer(site)) is not None:
+        asked = Asked(site_of(asking), tuple(self.answers[: self._forks]), self._count)
+        self._count += 1
+        if (only := self._checks.answer(asked)) is not None:
             return self._assert(x, frame, only)
         if self._conversions.convert(frame.f_code, frame.f_lineno):
             raise _RetraceError
@@ -268,7 +270,7 @@ class _Trace:
         if self._forks == len(self.answers):
             self.answers.append(False)
         self._forks += 1
-        self._asked = site
+        self._asked = asked
         return self.answers[self._forks - 1]
 
     def _assert(self, x: torch.Tensor, frame: FrameType, holds: bool = True) -> bool:

@@ -48,7 +48,19 @@ def _r2c(b: Builder, x: Tensor, dims: Sequence[int], normalization: int, oneside
     *others, (d, n) = _extents(x, dims)
     count = n // 2 + 1 if onesided else n
     half = _both(_along(b, x, d, Transform(n, -1, n, count, **_scale(normalization, n))))
+    if _factor(n) != n:  # the tables of one product have zeros there
+        half = Pair(half.real, _without_rounding(b, half.imag, d, n))
     return _c2c(b, half, [d for d, _ in others], normalization, forward=True)
+
+
+def _without_rounding(b: Builder, imag: Tensor, d: int, n: int) -> Tensor:
+    """The imaginary parts with zeros where those of a real sequence are 0: the phase of a negative number there is pi, not -pi."""
+
+    def body(*i: Expr) -> Expr:
+        kept = load(imag, i) if n % 2 else s.select(s.eq(i[d], n // 2), 0, load(imag, i))
+        return s.select(s.eq(i[d], 0), 0, kept)
+
+    return b.emit(imag.shape, imag.dtype, body, part="exact")
 
 
 def _c2r(b: Builder, x: Pair, dims: Sequence[int], normalization: int, last: int) -> Tensor:

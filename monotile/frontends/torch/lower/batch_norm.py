@@ -142,7 +142,7 @@ def _updated(
 
     def moved(old: Tensor, new: Tensor, scale: float, c: Expr) -> Expr:
         kept = s.mul(raised(old, [c]), 1 - momentum)
-        return s.add(kept, s.mul(cast(load(new, [c]), kept.dtype), momentum * scale))
+        return s.add(kept, s.mul(s.mul(cast(load(new, [c]), kept.dtype), momentum), scale))
 
     mean = b.result(lambda c: moved(running_mean, own[0], 1.0, c), index=index)
     return mean, b.result(lambda c: moved(running_var, own[1], unbiased, c), index=index + 1)

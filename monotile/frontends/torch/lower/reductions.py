@@ -8,8 +8,9 @@ from typing import Any
 from monotile.frontends.builder import Builder, broadcast_shape, element, load, raised, wrap_all
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.reduce import Dims, Over, kept, reduce_dims, without
+from monotile.frontends.torch.sizes.size import Size, most
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Tensor, cast, const
+from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
 Lowering = Callable[..., Any]
 
@@ -115,17 +116,17 @@ def moments(b: Builder, x: Tensor, dims: Sequence[int], correction: float) -> tu
         return s.mul(d, d)
 
     spreads = reduce_dims(b, x, Over(dims), "sum", squared, wide, part="squares")
-    divisor = max(count - correction, 0)
-    over = const(divisor, wide)
-    # Of one value 0 / 0, said here: what is found for 0 may be the rounding of an operand that a fused operation did not round.
-    undefined = count == 1 and divisor == 0
-    variance = b.emit(
-        added.shape,
-        wide,
-        lambda *i: const(math.nan, wide) if undefined else s.div(load(spreads, i), over),
-        part="variance",
-    )
-    return middle, variance
+    left: Any = count - correction
+    divisor = most(left, 0)
+
+    def spread(*i: Expr) -> Expr:
+        # Of one value 0 / 0, said here: what is found for 0 may be the rounding of an operand that a fused operation did not round.
+        value, nothing = s.div(load(spreads, i), const(divisor, wide)), const(math.nan, wide)
+        if isinstance(divisor, Size):
+            return value if divisor.low else s.select(s.lt(0, idx(divisor)), value, nothing)
+        return nothing if count == 1 and divisor == 0 else value
+
+    return middle, b.emit(added.shape, wide, spread, part="variance")
 
 
 def _correction(unbiased: object, correction: float | None) -> float:

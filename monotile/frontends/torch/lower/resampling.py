@@ -5,6 +5,7 @@ from typing import Any
 
 from monotile.frontends.builder import Builder, load, raised
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.sizes.size import most
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const
 
@@ -66,7 +67,7 @@ def _place(
     """The position of output element `e` among the input elements."""
     at = cast(e, dtype)
     if align_corners:
-        return s.mul(at, (n - 1) / (m - 1) if m > 1 else 0.0)
+        return s.mul(at, (n - 1) / most(m - 1, 1))  # the only element of one is number 0
     return s.sub(s.mul(s.add(at, 0.5), ratio(n, m, factor)), 0.5)
 
 
@@ -134,7 +135,7 @@ def cubic_weights(t: Expr) -> list[Expr]:
 def bicubic(
     b: Builder, x: Tensor, output_size: object, align_corners: bool, *given: Factors
 ) -> Tensor:
-    """Interpolation along the columns, then along the rows: two statements if the first has no more elements than the second, else one."""
+    """Interpolation along the columns, then along the rows: two statements if the first has at most as many elements as the second, else one."""
     factors = factors_of(2, given)
     wide, lead = x.dtype.compute, len(x.shape) - 2
     if _identity(x, b, factors, lead):
@@ -146,7 +147,7 @@ def bicubic(
         taps = _cubic_taps(_place(z, columns, wanted, factors[1], align_corners, wide), columns)
         return _weighted([(raised(x, [*before, y, at]), weight) for at, weight in taps])
 
-    parts = n <= m
+    parts = int(n) <= int(m)
     made = b.emit((*x.shape[:-1], wanted), wide, along_columns, part="columns") if parts else None
 
     def body(*i: Expr) -> Expr:

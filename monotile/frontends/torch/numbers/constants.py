@@ -33,13 +33,13 @@ class Constants:
 
     def value(self, x: torch.Tensor) -> Any:
         """The value of the traced `x`, as by `tolist`, if it is the same in every call; None if unknown."""
-        node = _node_of(x)
+        node = node_of(x)
         if node is None:
             return None
         order = _inputs_first(node)
         if order is None:
             return None
-        held = _root()
+        held = traced_constants()
         owners = _Owners(node.graph.nodes, held)
         if any(owners.of[n] in owners.written for n in order):
             return None
@@ -125,7 +125,7 @@ def _is_pure(target: Any) -> bool:
     return schema is not None and not schema.is_mutable and not drawn
 
 
-def _node_of(x: torch.Tensor) -> fx.Node | None:
+def node_of(x: torch.Tensor) -> fx.Node | None:
     """The node of a tensor in the graph that is being traced."""
     mode = get_proxy_mode()
     if mode is None or not isinstance(x, FakeTensor):
@@ -135,7 +135,7 @@ def _node_of(x: torch.Tensor) -> fx.Node | None:
     return node if isinstance(node, fx.Node) else None
 
 
-def _root() -> dict[str, Any]:
+def traced_constants() -> dict[str, Any]:
     """The constants of the graph that is being traced, by name."""
     mode = get_proxy_mode()
     root = getattr(mode.tracer, "root", None) if mode else None

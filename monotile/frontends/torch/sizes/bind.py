@@ -102,7 +102,7 @@ class _Binder:
         for t in p.inputs:
             sized = any(isinstance(n, Size) for n in t.shape)
             if sized and t.name in states:
-                raise CaptureError(f"{t.name} is updated in place, so its size has to be fixed")
+                raise CaptureError(f"{t.name} is updated in place: fix its size, or update a clone")
             new_inputs.append(self._input(t, body) if sized else t)
         body += self.body(p.body)
         outputs = [self._output(t, body) for t in p.outputs]

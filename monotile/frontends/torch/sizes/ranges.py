@@ -36,9 +36,10 @@ class Ranges(msgspec.Struct, frozen=True):
         return Ranges(ends, left, self.fixed)
 
     def allowed(self) -> "Ranges":
-        """The ranges without sizes at their ends that the conditions exclude: a call with these is told which condition it breaks."""
+        """The ranges without sizes at their ends that the conditions exclude: a call with these is told which condition it breaks. A size
+        that has to be one number stays a size."""
         tried = ((x, self.values(x[0])) for x in self.of)
-        ends = tuple((x[0], min(v), max(v)) if v else x for x, v in tried)
+        ends = tuple((x[0], min(v), max(v)) if len(v) > 1 else x for x, v in tried)
         return msgspec.structs.replace(self, of=ends)
 
     def values(self, text: str) -> tuple[Any, ...]:

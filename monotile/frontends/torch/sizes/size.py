@@ -4,6 +4,7 @@ A `Size` is an int, the most that the size can be, so that a shape with sizes is
 decision needs more than its bounds, `Unsupported` says so.
 """
 
+import copy
 import math
 from typing import Any
 
@@ -261,12 +262,26 @@ class Shapes:
         of = self._calls.of
         self._ranges = {n: ValueRanges(low, high) for n, low, high in of}
         self._fixed: dict[str, Any] = {n: low for n, low, high in of if low == high}
+        self._admitted = set[str]()
+
+    def nested(self) -> "Shapes":
+        """For a body inside: what is registered there is unknown outside. Two bodies may have one symbol for the rows that each selects."""
+        inner = copy.copy(self)
+        inner._ranges, inner._fixed = dict(self._ranges), dict(self._fixed)
+        return inner
 
     def admit(self, n: int | torch.SymInt, most: int) -> None:
         """Registers the symbols of a data-dependent size, with the upper bound `most`."""
-        if isinstance(n, torch.SymInt):
-            for symbol in n.node.expr.free_symbols:
-                self._ranges.setdefault(str(symbol), ValueRanges(0, most))
+        for name in sorted(
+            map(str, n.node.expr.free_symbols if isinstance(n, torch.SymInt) else ())
+        ):
+            if name in self._ranges or name in self._fixed:
+                continue
+            own = f"{name}_{len(self._admitted)}" if name in self._admitted else name
+            if own != name:  # another body's
+                self._fixed[name] = sympy.Symbol(own, integer=True)
+            self._admitted.add(own)
+            self._ranges[own] = ValueRanges(0, most)
 
     def is_new(self, n: int | torch.SymInt) -> bool:
         """Whether a symbol of the size is not registered."""
