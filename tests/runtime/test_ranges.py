@@ -210,23 +210,32 @@ def test_bounds_are_of_the_sizes_that_conditions_leave() -> None:
     assert whole.allowed().of == (("n", 2, 8),)
 
 
-@pytest.mark.wide
-def test_chunks_of_which_the_example_has_one() -> None:
-    """PyTorch takes the number of chunks for 1 then, and other numbers are another path."""
-    qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+def test_symbols_that_conditions_make_equal() -> None:
+    whole = Ranges((("a", 1, 9), ("b", 1, 9), ("c", 1, 9)), ("a == b", "c > 1", "a % 2 == 0"))
+    assert whole.equal_to("b") == {"a", "b"}
+    assert whole.equal_to("c") == {"c"}
 
-    def f(x: torch.Tensor) -> torch.Tensor:
-        x, g = x.view(1, -1, 2, DIM), x.view(1, -1, 2, DIM).sum(-1)
+
+class Chunks(nn.Module):
+    """Two arguments of one size, which PyTorch gives two symbols."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+        x, g = x.view(1, -1, 2, DIM), y.view(1, -1, 2, DIM).sum(-1)
         out, _ = qwen.torch_chunk_gated_delta_rule(x, x * 0.5, x, -g.abs(), g.sigmoid(), 4)
         return (out.reshape(-1, DIM) * x.reshape(-1, DIM)).reshape(x.shape[1], 2 * DIM)
 
-    def rows(n: int) -> torch.Tensor:
-        return torch.randn(n, 2 * DIM)
 
-    shapes = ({0: Dim("rows", max=12)},)
-    model = Of(f)
+@pytest.mark.wide
+def test_chunks_of_which_the_example_has_one() -> None:
+    """PyTorch takes the number of chunks for 1 then, and other numbers are another path."""
+
+    def call(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(n, 2 * DIM), torch.randn(n, 2 * DIM)
+
+    model, rows = Chunks(), {0: Dim("rows", max=12)}
     with torch.no_grad():
-        fast = monotile.compile(model, (rows(3),), target="cpu", dynamic_shapes=shapes)
+        fast = monotile.compile(model, call(3), target="cpu", dynamic_shapes=(rows, rows))
         for n in (1, 2, 3, 4, 5, 9, 12):
-            x = rows(n)
-            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+            given = call(n)
+            torch.testing.assert_close(fast(*given), model(*given), rtol=1e-4, atol=1e-5)

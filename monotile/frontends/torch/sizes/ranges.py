@@ -42,6 +42,16 @@ class Ranges(msgspec.Struct, frozen=True):
         ends = tuple((x[0], min(v), max(v)) if len(v) > 1 else x for x, v in tried)
         return msgspec.structs.replace(self, of=ends)
 
+    def equal_to(self, name: str) -> frozenset[str]:
+        """The symbols that the conditions make equal to this one, itself among them: PyTorch may give dimensions of one Dim several."""
+        names = {n for n, _, _ in self.of}
+        sides = (frozenset(t.split(" == ")) for t in self.conditions)
+        pairs = [x for x in sides if len(x) == 2 and x <= names]
+        found = {name}
+        for _ in pairs:
+            found.update(*(x for x in pairs if x & found))
+        return frozenset(found)
+
     def values(self, text: str) -> tuple[Any, ...]:
         """The values of a Python expression for all possible sizes; empty if these are too many, or if the expression has other symbols."""
         return _values(text, self.of, self.conditions)

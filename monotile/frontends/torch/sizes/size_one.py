@@ -30,15 +30,16 @@ def exports_for_one(exported: ExportedProgram, model: torch.nn.Module | Exported
     ranges = ranges_of(exported)
     names = [n for n, _, _ in ranges.of]
     apart = [n for n in names if any(fails_only_for_one(ranges, t, n) for t in ranges.conditions)]
+    apart = [n for k, n in enumerate(apart) if ranges.equal_to(n).isdisjoint(apart[:k])]
     for count in range(min(len(apart), _MAX_ONES), 0, -1):
         for ones in itertools.combinations(apart, count):
             try:
-                sizes = dict.fromkeys(ones, 1)
+                sizes = {n: 1 for one in ones for n in ranges.equal_to(one)}
                 args, kwargs, shapes = resized(exported, ranges, call, sizes, model.forward)
                 found = export(model, args, kwargs, results, shapes)
             except CaptureError:  # a call of that size raises an error
                 continue
-            found.graph_module.meta[FIXED] = tuple((names.index(n), 1) for n in ones)
+            found.graph_module.meta[FIXED] = tuple((names.index(n), 1) for n in names if n in sizes)
             yield found
 
 

@@ -99,6 +99,7 @@ def _rest(ranges: Ranges, box: Mapping[str, Ends]) -> Iterator[_Box]:
     taken = dict(box)
     for name, low, high in ranges.of:
         own = [t for t in ranges.conditions if _only(t, name, ranges)]
+        together = ranges.equal_to(name)
         first, last = box[name]
         alone = Ranges(((name, first, last),), tuple(own))
         held = {n for n in alone.values(name) if low <= n <= high}
@@ -109,10 +110,12 @@ def _rest(ranges: Ranges, box: Mapping[str, Ends]) -> Iterator[_Box]:
         if len(held) < 2 < last - first:
             continue
         if len(spans) > _MAX_SPANS:
-            yield _Box({**taken, name: (missing[0], missing[-1])}, scattered=True)
+            span = missing[0], missing[-1]
+            yield _Box(taken | dict.fromkeys(together, span), scattered=True)
         else:
-            yield from (_Box({**taken, name: span}) for span in spans)
-        taken[name] = min(held), max(held)
+            yield from (_Box(taken | dict.fromkeys(together, span)) for span in spans)
+        if len(held) <= last - first:
+            taken |= dict.fromkeys(together, (min(held), max(held)))
 
 
 def _left(asked: Mapping[str, Ends], taken: Sequence[Ranges]) -> _Box | None:
