@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from monotile.choice.chooser import Prefer
 from monotile.kernels.scatter.method import Listed
@@ -15,21 +15,11 @@ from monotile.targets.cuda.emit import emit
 from tests.codegen.emulate import COMPILER, EmulationError
 from tests.codegen.emulate_model import TARGET, Emulated
 from tests.codegen.variants import by
+from tests.frontend.against import Of
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 
 LISTS = Prefer("cut", by("listed"), Prefer("list rows", lambda way: not way))
-
-
-class Model(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, f: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.f = f
-
-    def forward(self, *args: Tensor) -> Tensor:
-        return self.f(*args)
 
 
 def methods(plan: Plan) -> list[Listed]:
@@ -38,7 +28,7 @@ def methods(plan: Plan) -> list[Listed]:
 
 
 def listed(f: Callable[..., Tensor], *args: Tensor, workers: int = 3) -> Emulated:
-    fast = Emulated(Model(f), args, workers, chooser=LISTS)
+    fast = Emulated(Of(f), args, workers, chooser=LISTS)
     assert methods(fast.plan)
     return fast
 
@@ -181,7 +171,7 @@ def test_an_index_out_of_range_is_found() -> None:
 
 def test_no_terms() -> None:
     args = torch.randn(5, 3), torch.zeros(0, dtype=torch.int64), torch.randn(0, 3)
-    fast = Emulated(Model(added), args, chooser=LISTS)
+    fast = Emulated(Of(added), args, chooser=LISTS)
     torch.testing.assert_close(fast(*args)[0], args[0])
 
 

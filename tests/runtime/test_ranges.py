@@ -217,23 +217,27 @@ def test_symbols_that_conditions_make_equal() -> None:
 
 
 class Chunks(nn.Module):
-    """Two arguments of one size, which PyTorch gives two symbols."""
+    """Two arguments of one size, which PyTorch gives two symbols. rule: transformers' gated delta rule."""
+
+    def __init__(self, rule: Callable[..., Any]) -> None:
+        super().__init__()
+        self.rule = rule
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
         x, g = x.view(1, -1, 2, DIM), y.view(1, -1, 2, DIM).sum(-1)
-        out, _ = qwen.torch_chunk_gated_delta_rule(x, x * 0.5, x, -g.abs(), g.sigmoid(), 4)
+        out, _ = self.rule(x, x * 0.5, x, -g.abs(), g.sigmoid(), 4)
         return (out.reshape(-1, DIM) * x.reshape(-1, DIM)).reshape(x.shape[1], 2 * DIM)
 
 
 @pytest.mark.wide
 def test_chunks_of_which_the_example_has_one() -> None:
     """PyTorch takes the number of chunks for 1 then, and other numbers are another path."""
+    qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
 
     def call(n: int) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(n, 2 * DIM), torch.randn(n, 2 * DIM)
 
-    model, rows = Chunks(), {0: Dim("rows", max=12)}
+    model, rows = Chunks(qwen.torch_chunk_gated_delta_rule), {0: Dim("rows", max=12)}
     with torch.no_grad():
         fast = monotile.compile(model, call(3), target="cpu", dynamic_shapes=(rows, rows))
         for n in (1, 2, 3, 4, 5, 9, 12):

@@ -272,9 +272,9 @@ class Shapes:
 
     def admit(self, n: int | torch.SymInt, most: int) -> None:
         """Registers the symbols of a data-dependent size, with the upper bound `most`."""
-        for name in sorted(
-            map(str, n.node.expr.free_symbols if isinstance(n, torch.SymInt) else ())
-        ):
+        if not isinstance(n, torch.SymInt):
+            return
+        for name in sorted(map(str, n.node.expr.free_symbols)):
             if name in self._ranges or name in self._fixed:
                 continue
             own = f"{name}_{len(self._admitted)}" if name in self._admitted else name
