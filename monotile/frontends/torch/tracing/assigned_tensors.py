@@ -4,6 +4,7 @@ A kernel updates memory, so the assignment is an update of the tensor that the a
 buffers of the outermost module alone, where the new value is no argument or buffer itself; it drops all other assignments.
 """
 
+from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.export import _trace
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.numbers.constants import node_of, traced_constants
@@ -51,8 +53,9 @@ def assignments_are_updates(model: nn.Module) -> Generator[None]:
         yield
 
 
-def _no_hook(*_: object) -> None:
+def _no_hook(*_: object) -> RemovableHandle:
     """Replaces what notes the assigned buffers."""
+    return RemovableHandle(OrderedDict())
 
 
 def _held(model: nn.Module) -> _Contents:
