@@ -118,21 +118,6 @@ struct DirectChunk {
 #pragma unroll
         for (int q = 0; q < GROUPS; ++q) values[j][e][q].ask(value, at.column(q), at.key_of_values(j, e));
   }
-  // Asks for the lines that `load` reads, so that these come from the last-level cache.
-  static __device__ __forceinline__ void request(const Key& key, const Value& value, const Where& at) {
-    constexpr int PASSES_OF_LINE = 2;  // 128 bytes
-    if constexpr (!Key::CODED && !Value::CODED) {
-#pragma unroll
-      for (int j = 0; j < TILES; ++j) {
-#pragma unroll
-        for (int p = 0; p < PASSES; p += PASSES_OF_LINE) ptx::request(key.source(at.key(j), at.feature(p)).address);
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-#pragma unroll
-          for (int q = 0; q < GROUPS; ++q) ptx::request(value.source(at.column(q), at.key_of_values(j, e)).address);
-      }
-    }
-  }
   // Adds the products with the queries.
   __device__ __forceinline__ void add_scores(typename S::Scores::Accumulator& scores, const DirectQueries<S>& queries, const Key& key,
                                              const Where& at) const {
@@ -191,8 +176,7 @@ struct DirectChunk {
   }
 };
 
-// Processes all keys of this warp for rows [m0, m1). DEPTH chunks are under way at first; then one is used while the others are. Few keys
-// are asked for before `await`, though the newest of them may be written by what it waits for; many would delay it.
+// Processes all keys of this warp for rows [m0, m1). DEPTH chunks are under way at first; then one is used while the others are.
 template <class S, class Await, class Query, class Key, class Value, class Score>
 __device__ __forceinline__ void stream_direct(OnlineSoftmax<S>& softmax, const ThreadRole<S>& role, int m0, int m1, int key1,
                                               const Await& await, const Query& query, const Key& key, const Value& value,
@@ -202,11 +186,7 @@ __device__ __forceinline__ void stream_direct(OnlineSoftmax<S>& softmax, const T
   const int last = (S::BOUNDED ? key1 : S::KEYS) - 1;
   using Chunk = DirectChunk<S, Key, Value>;
   auto place = [&](int t) { return typename Chunk::Where{role.first(t), last, lane}; };
-  if constexpr (!same<Await, NoWait>) {
-    if (role.count <= DEPTH)
-      for (int t = 0; t < role.count; ++t) Chunk::request(key, value, place(t));
-    await();
-  }
+  if constexpr (!same<Await, NoWait>) await();
   const DirectQueries<S> queries(query, m0, m1, lane);
   Chunk chunks[DEPTH];
 #pragma unroll
