@@ -371,12 +371,11 @@ class Emitter(Expressions):
     def _scatter(self, s: Scatter, point: Mapping[str, Expr], text: str) -> None:
         index = [substitute(i, dict(point)) for i in s.index]
         for place in stored(self.plan.places[s.out.name]):
-            pointer, offset = self.address(s.out, index, place)
             value = text
             if s.combiner is not None:
-                old = self.load(s.out, pointer, offset)
+                old = self.load(s.out, *self.address(s.out, index, place))
                 value = combine(s.combiner, old, text, s.out.dtype)
-            self.writer.write(self.store(s.out.dtype, pointer, offset, value))
+            self.write(s.out, index, place, value)
 
 
 def within(part: Expr, table: Sequence[int]) -> Expr:

@@ -1,8 +1,10 @@
 """Siblings become one Compute, and mean the same."""
 
+import pytest
+
 from monotile.config import Options
-from monotile.ir.expr import Binary, Load, Tensor, idx
-from monotile.ir.program import Compute, Program, compute
+from monotile.ir.expr import Axis, Binary, Load, Tensor, idx
+from monotile.ir.program import Compute, Program, Scatter, compute
 from monotile.transform.fusion.horizontal import fuse_horizontally
 from monotile.transform.roll.roll import roll
 from tests.transform.networks import F32, Net, assert_same
@@ -124,3 +126,18 @@ def test_slices_of_one_weight() -> None:
     out = n.pointwise("add", n.pointwise("mul", parts[0], parts[1]), parts[2])
     p = n.program(out)
     assert shapes(fused(p))[0] == (3, 3, 4)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_statistics_of_a_row_that_is_stored(stored: bool) -> None:
+    """The keys' norm is a step of the stage that writes their row into a cache; as one of two siblings it would not be."""
+    n = Net()
+    x, cache = n.input(1, 4), n.input(8, 4)
+    q, k = (n.norm(n.linear(x, n.weight(4, 4)), n.weight(4)) for _ in range(2))
+    if stored:
+        out, axes = Tensor("updated", cache.shape, F32), (Axis("i0", 1), Axis("i1", 4))
+        n.add(Scatter(out, cache, axes, (idx(3), axes[1]), Load(k, axes), None), out)
+        k = out
+    p = n.program(q, k)
+    means = [s.out.shape for s in fused(p).body if isinstance(s, Compute) and "mean" in s.out.name]
+    assert means == ([(1,), (1,)] if stored else [(2, 1)])

@@ -134,6 +134,21 @@ def test_parallel_groups_are_not_put_in_sequence() -> None:
     assert roll(p, Options()) is p
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["one after the other", "one product ahead"])
+def test_norms_of_siblings_are_not_put_in_sequence(ahead: bool) -> None:
+    """Queries and keys of one operand: a loop could pass each product to the next iteration, which would norm it."""
+    n = Net()
+    x = n.input(2, 4)
+    products, norms = [], []
+    for k in range(3):
+        products.append(n.linear(x, n.weight(4, 4)))
+        if k >= ahead:
+            norm = n.norm(products[k - ahead], n.weight(4))
+            norms.append(n.pointwise("exp", n.pointwise("tanh", n.pointwise("neg", norm))))
+    p = n.program(*norms, products[-1])
+    assert rolled(p) is p
+
+
 def test_a_first_repetition_that_starts_from_a_slice_and_from_zeros() -> None:
     n = Net()
     xs = n.input(3, 2, 4)

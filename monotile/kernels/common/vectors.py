@@ -23,7 +23,7 @@ def fitting(wanted: int, *sizes: int) -> int:
 def exact_width(wanted: int, s: Compute | Scatter, dims: Sequence[Dim]) -> int:
     """The number of neighbours along the last axis that a thread processes at once, up to `wanted`; 1 unless the last dim's innermost axis
     is that axis."""
-    if not dims or not isinstance(s, Compute) or not s.axes:
+    if not dims or not s.axes:
         return 1
     last = dims[-1]
     if not last.axes or last.axes[-1] != len(s.axes) - 1:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from monotile.analysis.affine import contiguous_run, offset
 from monotile.analysis.dependence import independent
 from monotile.analysis.masked import copies_rows
+from monotile.ir.expr import Load, Tensor
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import flat
 from monotile.kernels.common.cost import Access, Extents, product
@@ -55,12 +57,22 @@ def _is_independent(s: Compute | Scatter) -> bool:
 
 def _vector(s: Compute | Scatter, target: Target) -> int:
     if isinstance(s, Scatter):
-        return 1
+        return _of_scatter(s, target)
     width = widest(s, s.axes[-1] if s.axes else None, target, pieces=True)
     if target.has.lockstep and copies_rows(s):  # whatever reads them, they are stored in vectors
         lanes = target.vector_bytes // s.out.dtype.itemsize
         return max(width, fitting(lanes, s.axes[-1].extent))
     return width
+
+
+def _of_scatter(s: Scatter, target: Target) -> int:
+    """Neighbours along the last axis that are computed, and written side by side, at once."""
+    if s.combiner is not None or not s.axes or not target.has.lockstep:
+        return 1
+    last = s.axes[-1]
+    value = Tensor(s.out.name, tuple(a.extent for a in s.axes), s.out.dtype)
+    width = widest(Compute(value, s.axes, (), None, s.value), last, target)
+    return contiguous_run(offset(Load(s.out, s.index)), last, width)
 
 
 def access(s: Compute | Scatter, method: Map, extents: Extents, target: Target) -> Access:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from monotile.analysis.dependence import loads_of
 from monotile.analysis.skeleton import Skeleton, skeleton, visit
 from monotile.ir.expr import Axis, Expr, Load, Tensor, add, idx, loads, mul, substitute
-from monotile.ir.program import Branch, Compute, Loop, Program, Statement, defined
+from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, Statement, defined
 from monotile.transform.names import Names
 from monotile.transform.replace import Moved, element, renamed, replace_all
 from monotile.transform.roll.order import depths, topological
@@ -74,6 +75,7 @@ class _Fuser:
         fixed = {t.name for t in results}
         for k in skeletons:
             fixed |= {t.name for t, load in zip(k.uses, k.loads, strict=True) if not load}
+        stored = _stored(body)
 
         levels: dict[int, list[int]] = {}
         for k, depth in enumerate(depths(body)):
@@ -87,7 +89,9 @@ class _Fuser:
             for k in levels[depth]:
                 s = body[k]
                 if isinstance(s, Compute) and s.out.name not in fixed:
-                    groups.setdefault(self._key(skeletons[k], places), []).append(k)
+                    key = self._key(skeletons[k], places)
+                    apart = self._is_statistic(s, skeletons[k], places) and s.out.name in stored
+                    groups.setdefault((key, apart), []).append(k)
             for group in groups.values():
                 if len(group) < 2:
                     continue
@@ -141,6 +145,10 @@ class _Fuser:
             else:
                 slots.append("weight" if t.name in weights else t.name)
         return (k.key, tuple(slots))
+
+    def _is_statistic(self, s: Compute, k: Skeleton, places: dict[str, _Place]) -> bool:
+        """Whether `s` reduces what siblings have computed, and nothing else."""
+        return s.combiner is not None and all(t.name in places for t in k.uses)
 
     def _sibling(self, s: Statement, k: Skeleton, places: dict[str, _Place]) -> _Sibling:
         assert isinstance(s, Compute)
@@ -227,6 +235,18 @@ class _Widen:
 
     def define(self, tensor: Tensor) -> Tensor:
         return tensor
+
+
+def _stored(body: Sequence[Statement]) -> set[str]:
+    """The tensors from which Scatters' values are computed element by element. A row that is written to a state belongs into the stage that
+    computes it: the statistics of a key's heads are not fused with those of the queries, whose rows are no tasks of that stage."""
+    found = set[str]()
+    for s in reversed(body):
+        if isinstance(s, Scatter) or (
+            isinstance(s, Compute) and s.combiner is None and s.out.name in found
+        ):
+            found |= {x.tensor.name for x in loads_of(s)}
+    return found
 
 
 def _out(s: Statement) -> Tensor:

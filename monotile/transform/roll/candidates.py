@@ -1,6 +1,7 @@
 """Chooses which repeated sequence of a statement list to roll."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -170,22 +171,31 @@ def _crossing(x: Sequence[Fact], r: Repeat) -> list[int]:
 def _is_chain(group: Sequence[Statement], parts: Sequence[Skeleton], a: Alignment) -> bool:
     """Whether the iterations are sequential anyway: half of the heavy statements depend on the previous iteration. (Other
     repeats are better fused horizontally.)"""
-    waiting: list[bool] = []  # by definition
-    slot = 0
-    heavy = heavy_waiting = 0
-    for s, part in zip(group, parts, strict=True):
-        slots = a.slots[slot : slot + len(part.uses)]
-        slot += len(part.uses)
+    slots = iter(a.slots)
+    slots_of = [[next(slots) for _ in part.uses] for part in parts]
+    carried = {c.position for c in a.slots if isinstance(c, Carried)}
+    waiting = _waiting(parts, slots_of, carried)
+    while ended := {p for p in carried if not waiting[p]}:  # made anew in each iteration
+        carried -= ended
+        waiting = _waiting(parts, slots_of, carried)
+    first = itertools.accumulate((len(part.definitions) for part in parts), initial=0)
+    waits = [waiting[k] for k, s in zip(first, group, strict=False) if is_heavy(s)]
+    if not waits:
+        return any(waiting) and a.count * len(group) >= LONG_CHAIN
+    return 2 * sum(waits) >= len(waits)
+
+
+def _waiting(
+    parts: Sequence[Skeleton], slots: Sequence[Sequence[object]], carried: Container[int]
+) -> list[bool]:
+    """For each definition of an iteration, whether it depends on one of those that the iteration before `carried` to it."""
+    waiting: list[bool] = []
+    for part, of in zip(parts, slots, strict=True):
         outside = len(waiting)  # definitions of the statements before
         waits = any(
-            isinstance(c, Carried)
+            (isinstance(c, Carried) and c.position in carried)
             or (isinstance(c, Local) and c.position < outside and waiting[c.position])
-            for c in slots
+            for c in of
         )
         waiting += [waits] * len(part.definitions)
-        if is_heavy(s):
-            heavy += 1
-            heavy_waiting += waits
-    if heavy == 0:
-        return any(waiting) and a.count * len(group) >= LONG_CHAIN
-    return 2 * heavy_waiting >= heavy
+    return waiting
