@@ -205,6 +205,7 @@ class _Hander:
         if (
             made.bounds
             or not made.method.sends
+            or w.message not in made.computes[made.anchor :]
             or not isinstance(self.computes[w.message], Compute)
         ):
             return False

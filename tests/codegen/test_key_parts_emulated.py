@@ -130,6 +130,14 @@ def test_positions(tokens: int, dtype: torch.dtype) -> None:
             parts.check(at)
 
 
+def test_a_query_of_each_head() -> None:
+    """Heads with keys of their own, and one token: a part has a single row."""
+    parts = Parts(over_cache, *qkv(1, 4, 4, 1, KEYS, 32, torch.float16))
+    assert parts.step.dims[parts.step.method.m].tile == 1  # type: ignore[attr-defined]
+    for at in (0, PARTS, 131, FULL):
+        parts.check(at)
+
+
 @pytest.mark.parametrize("tokens", [1, 4])
 @pytest.mark.parametrize(("window", "cap"), [(10, None), (None, 5.0), (70, 5.0)])
 def test_windows_and_caps(window: int | None, cap: float | None, tokens: int) -> None:

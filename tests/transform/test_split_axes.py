@@ -114,6 +114,25 @@ def test_a_cache_keeps_its_order(name: str) -> None:
     same(before, after)
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rows_of_a_cache_are_heads(interleaved: bool) -> None:
+    """Keys that are written as they are, from a product of their own or in which each head has its queries beside them."""
+    size, first = (SIZE // 2, SIZE // 2) if interleaved else (SIZE, 0)
+    cache = Tensor("cache", (HEADS, ROWS, size), F32)
+    axes = compute(Tensor("q", (HEADS, size), F32), at).axes
+    out = Tensor("new", cache.shape, F32)
+    s = Scatter(out, cache, axes, (axes[0], idx(2), axes[1]), at(*axes, first), None)
+    before = Program((X, W, cache), (), (P, s), (out,))
+    after = split_axes(before, P)
+    assert after is not None
+    product, new = after.body
+    assert isinstance(product, Compute)
+    assert product.out.shape == ((HEADS, 2, size) if interleaved else (HEADS, size))
+    assert isinstance(new, Scatter)
+    assert tuple(a.extent for a in new.axes) == (HEADS, size)
+    same(before, after)
+
+
 def test_its_text() -> None:
     q = rotated(halves)
     after = split_axes(program(q, total(q.out), outputs=(Tensor("t", (HEADS,), F32),)), P)

@@ -31,8 +31,9 @@ def attend_seconds(
     merged = 2 * chip_seconds(slices * a.block_m * columns, target)
     alone = a.direct and a.depth == 1  # no load is in flight while a chunk is used
     waits = rounds if alone else 1 + 0.5 * (-(-rounds // _ahead(a, slices)) - 1)
+    waits += not a.direct  # for the queries, which are copied before the keys
     first = (a.block_m + slices * a.chunk) * features * size / target.worker_bandwidth
-    return target.latency_seconds * (1 + waits) + first + max(moved, work) + merged
+    return target.latency_seconds * waits + first + max(moved, work) + merged
 
 
 def _ahead(a: Attend, slices: int) -> int:

@@ -34,7 +34,6 @@ GROUP_SIZES = range(32, 129, 8)
 GROUP_CHUNKS = (32, 64, 128)
 GROUP_DEPTHS = (2, 3, 4, 5, 6)
 DIRECT_BLOCKS = (16, 32)
-FEWEST = 2  # rows of a part: the key that they share is read once
 VECTOR = 8  # elements of 16 bytes
 DIRECT_ROWS = 32  # more rows are worth a ring
 MOST_DIRECT = 176  # registers of a thread for operands, scores and results
@@ -60,10 +59,11 @@ def match(result: Compute, computes: Mapping[str, Compute], context: Context) ->
 
 
 def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand] | None:
-    """How queries, keys and values are loaded; None where tensor cores cannot take them, or have too few rows at once."""
+    """How queries, keys and values are loaded; None where tensor cores cannot take them, or have too few rows at once. A part may have a
+    single one: its keys and values take longer to load than to multiply."""
     scores, mixture = (product(s, {}, target, least=1) for s in (found.products, found.result))
-    least = MIN_SIDE if found.shares is not None else FEWEST
-    if found.run * _rows(found) < least or found.key.extent < MIN_SIDE:
+    few = found.shares is not None and found.run * _rows(found) < MIN_SIDE
+    if few or found.key.extent < MIN_SIDE:
         return None
     if scores is None or mixture is None or len(found.products.reduce) != 1:
         return None
@@ -156,7 +156,7 @@ def _rows(found: Attention) -> int:
 def _blocks(found: Attention, block: int) -> Iterator[Dim]:
     """The rows that a task may have, at most a block: of one head, or of heads that share keys."""
     rows, axes = _rows(found), found.result.axes
-    if rows >= MIN_SIDE and (block <= 16 or block < 2 * rows):
+    if (rows >= MIN_SIDE or found.heads is None) and (block <= 16 or block < 2 * rows):
         yield Dim(found.rows, rows, block, 0)
     together = found.run * rows
     if found.heads is None or (block > 16 and block >= 2 * together):

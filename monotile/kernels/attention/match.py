@@ -28,8 +28,9 @@ class Attention:
     the factor of `result`.
     swapped: of both products, whether queries, and weights, are the second factor. key: the axis of `products` (and its followers) along
     the keys.
-    rows: positions in the axes of `result` along which all queries have the same keys and values. heads: the position of an axis of which
-    each aligned run of `run` shares them too (grouped-query attention); None where there is none, and run is 1. column: position likewise.
+    rows: positions in the axes of `result` along which all queries have the same keys and values; of a single query, an axis of one value.
+    heads: the position of an axis of which each aligned run of `run` shares them too (grouped-query attention); None where there is none,
+    and run is 1. column: position likewise.
     least: a lower bound of total (0: any value). scale: the positive factor from products to scores, if scores are nothing else; else None.
     point: maps the axes of `products` other than `key`, by name, to those of `result`.
 
@@ -93,7 +94,7 @@ class Attention:
 def attention(result: Compute, computes: Computes) -> Attention | None:
     """The softmax-weighted sum whose last statement is `result`, or None. computes: its possible operands, by name."""
     mixture = contraction(result)
-    if mixture is None or len(result.reduce) != 1 or len(mixture.m) + len(mixture.n) < 2:
+    if mixture is None or len(result.reduce) != 1 or not mixture.n:
         return None
     for swapped in (mixture.swapped, not mixture.swapped):
         weights, values = factors(result, swapped=swapped)
@@ -193,6 +194,8 @@ def _rows(
             elif run > 1 and axis.extent % run == 0 and grain(queries, own) == 1:
                 shared.append((p, run))
     heads, run = shared[0] if len(shared) == 1 else (None, 1)
+    if not rows and heads is None:  # of a single query, which has no axis of its own
+        rows = [p for p, axis in enumerate(result.axes) if axis.extent == 1][-1:]
     return tuple(rows), heads, run
 
 

@@ -120,13 +120,13 @@ def product(
     """`c` as matrix products worth a contraction's machinery, or None.
 
     tables: leading table dimensions of every weight that has some. on_chip: tensors that the stage holds itself. least: minimum number
-    of rows and columns. copied: weights of which there may be copies in panels.
+    of rows and columns; where it is 1, an axis of one value will do for the rows. copied: weights of which there may be copies in panels.
     """
     found = contraction_of(c, tables)
     if found is None or not found.n:
         return None
     sparse = takes_sparse(found, c, target)
-    m, n = found.m or (one_row(found, c) if sparse else ()), found.n
+    m, n = found.m or (one_row(found, c) if sparse or least == 1 else ()), found.n
     if not m:
         return None
     batch = tuple(p for p in range(len(c.axes)) if p not in m and p not in n)

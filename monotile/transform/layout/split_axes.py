@@ -5,6 +5,8 @@ the product has one of them, so the embedding waits for all tasks. With the axis
 and some of n has both, and the embedding becomes a further step of it. In general: readers at distances that are multiples of n need all
 blocks of n, and some of each; readers within blocks (pairs of neighbours) need whole blocks, but not all of them.
 
+Rows that are written into a cache head by head need the heads alone.
+
 The order in memory stays the same, and so do tensors that are used as a whole: results, carried values, states.
 """
 
@@ -134,10 +136,14 @@ def _blocks(members: list[Compute | Scatter], product: Compute, places: Places) 
     indices = [i for each in found for i in each]
     total = places[product.out.name].extent
     heads = {c for i in indices for _, c in _heads(i)} or {total}
-    if all(len(each) < 2 for each in found) or len(heads) != 1:
+    if len(heads) != 1:
         return
     head, extents = heads.pop(), [places[s.out.name].extent for s in members]
     shared = math.gcd(head, *extents)
+    if all(len(each) < 2 for each in found):
+        if shared < total and any(isinstance(s, Scatter) for s in members):
+            yield Blocks(tuple(dict.fromkeys((head, shared))))
+        return
     distance = math.gcd(shared, *(affine(i).constant for i in indices))
     ways = [(head, distance), *((head, shared, n) for n in sorted(_divisors(indices)))]
     for blocks in (Blocks(tuple(dict.fromkeys(w))) for w in dict.fromkeys(ways)):
