@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-import transformers
 from torch import nn
 
 import monotile
 from bench.harness import command, graph_timing, rival, timed
 from bench.zoo.audio import WhisperToken, whisper_token
+from bench.zoo.causal import SHAPES, causal
 from bench.zoo.decoders import gpt2, llama_1b
-from bench.zoo.weights import build
 from monotile.compare.results import Entry, Floor, Timing
 from monotile.generation.decoder import Decoder
 from monotile.generation.layers import put, tensors_of
@@ -41,47 +40,9 @@ class Case(NamedTuple):
     cache: str | None = None
 
 
-def qwen3(dtype: torch.dtype) -> nn.Module:
-    """The shape of Qwen3 0.6B."""
-    c = transformers.Qwen3Config(
-        vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
-    )  # fmt: skip
-    return build(lambda: transformers.Qwen3ForCausalLM(c), dtype)
-
-
-def llama_8b(dtype: torch.dtype) -> nn.Module:
-    """The shape of Llama 3.1 8B."""
-    c = transformers.LlamaConfig(
-        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=8192,
-    )  # fmt: skip
-    return build(lambda: transformers.LlamaForCausalLM(c), dtype)
-
-
-def gemma3(dtype: torch.dtype) -> nn.Module:
-    """The shape of Gemma 3 1B: five layers with a window to one without."""
-    c = transformers.Gemma3TextConfig(
-        vocab_size=262144, hidden_size=1152, intermediate_size=6912, num_hidden_layers=26, num_attention_heads=4, num_key_value_heads=1,
-        head_dim=256, sliding_window=512, query_pre_attn_scalar=256, max_position_embeddings=32768, tie_word_embeddings=True,
-    )  # fmt: skip
-    return build(lambda: transformers.Gemma3ForCausalLM(c), dtype)
-
-
-def mamba(dtype: torch.dtype) -> nn.Module:
-    """The shape of Mamba 1.4B."""
-    c = transformers.MambaConfig(vocab_size=50280, hidden_size=2048, num_hidden_layers=48)
-    return build(lambda: transformers.MambaForCausalLM(c), dtype)
-
-
-def lfm2(dtype: torch.dtype) -> nn.Module:
-    """The shape of LFM2 1.2B: ten layers of short convolutions, six of attention."""
-    attend = (2, 5, 8, 10, 12, 14)
-    c = transformers.Lfm2Config(
-        vocab_size=65536, hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, block_ff_dim=12288,
-        layer_types=["full_attention" if k in attend else "conv" for k in range(16)], tie_word_embeddings=True,
-    )  # fmt: skip
-    return build(lambda: transformers.Lfm2ForCausalLM(c), dtype)
+def shaped(name: str) -> Callable[[torch.dtype], nn.Module]:
+    """A model of `bench.zoo.causal`."""
+    return lambda dtype: causal(name, dtype)
 
 
 def llama(dtype: torch.dtype) -> nn.Module:
@@ -104,6 +65,7 @@ def packed(
 
 
 CASES = {
+    **{name: Case(shaped(name), torch.bfloat16, 1024, 511) for name in SHAPES},
     "llama_1b": Case(llama, torch.bfloat16, 1024, 511),
     "llama_1b_int4": Case(packed(llama, "int4"), torch.bfloat16, 1024, 511),
     "llama_1b_int8": Case(packed(llama, "int8"), torch.bfloat16, 1024, 511),
@@ -111,9 +73,9 @@ CASES = {
     "llama_1b_int4_head": Case(packed(llama, "int4", embeddings=True), torch.bfloat16, 1024, 511),
     "llama_1b_int8_head": Case(packed(llama, "int8", embeddings=True), torch.bfloat16, 1024, 511),
     "llama_1b_fp8_head": Case(packed(llama, "fp8", embeddings=True), torch.bfloat16, 1024, 511),
-    "llama_8b_int4": Case(packed(llama_8b, "int4"), torch.bfloat16, 1024, 511),
-    "llama_8b_int8": Case(packed(llama_8b, "int8"), torch.bfloat16, 1024, 511),
-    "llama_8b_fp8": Case(packed(llama_8b, "fp8"), torch.bfloat16, 1024, 511),
+    "llama_8b_int4": Case(packed(shaped("llama_8b"), "int4"), torch.bfloat16, 1024, 511),
+    "llama_8b_int8": Case(packed(shaped("llama_8b"), "int8"), torch.bfloat16, 1024, 511),
+    "llama_8b_fp8": Case(packed(shaped("llama_8b"), "fp8"), torch.bfloat16, 1024, 511),
     "llama_1b_4000": Case(llama, torch.bfloat16, 4096, 4000),
     "llama_1b_4000_fp8_cache": Case(llama, torch.bfloat16, 4096, 4000, cache="fp8"),
     "llama_1b_32000": Case(llama_long, torch.bfloat16, 32768, 32000),
@@ -121,14 +83,9 @@ CASES = {
     "llama_1b_32000_fp8_cache": Case(llama_long, torch.bfloat16, 32768, 32000, cache="fp8"),
     "llama_1b_answer": Case(llama, torch.bfloat16, 1024, 0),
     "llama_1b_prompt": Case(llama, torch.bfloat16, 1024, -128),
-    "qwen3_0_6b": Case(qwen3, torch.bfloat16, 1024, 511),
     "gpt2": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511),
     "gpt2_arranged": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511, arranged=True),
     "gpt2_xl": Case(gpt2_xl, torch.float16, 1024, 511),
-    "gemma3_1b": Case(gemma3, torch.bfloat16, 1024, 511),
-    "mamba_1_4b": Case(mamba, torch.bfloat16, 1024, 511),
-    "lfm2_1_2b": Case(lfm2, torch.bfloat16, 1024, 511),
-    "llama_8b": Case(llama_8b, torch.bfloat16, 1024, 511),
     "whisper_base": Case(lambda dtype: whisper_token(dtype)[0], torch.float16, 448, 200),
 }
 CACHES = ("key_cache", "value_cache", "key_scales", "value_scales")
