@@ -135,7 +135,7 @@ def _tried(program: Program, found: Softmax, context: Context) -> Program:
 
 
 def _found(result: Compute, computes: Mapping[str, Compute], uses: Counter[str]) -> Softmax | None:
-    """The softmax-weighted sum that ends in `result`, if it is in float32 apart from its factors and has no other readers inside."""
+    """The softmax-weighted sum that ends in `result`, if its softmax is in float32, whatever the scores are, and has no other readers inside."""
     if result.combiner != "sum" or len(result.reduce) != 1 or result.body.dtype is not DType.F32:
         return None
     along = result.reduce[0]
@@ -188,9 +188,7 @@ def _with_producers(
         inner |= {name: (computes[name], p) for name, p in more.items()}
     own = all(uses[name] == within[name] for name in inner)
     wide = all(
-        s.body.dtype is DType.F32 and s.out.dtype is DType.F32
-        for n, (s, _) in inner.items()
-        if n != found.shares.out.name and s.out.dtype.is_float  # a mask has no width
+        s.body.dtype is s.out.dtype is DType.F32 for s in (found.top, found.powers, found.total)
     )
     order = {name: inner[name] for name in computes if name in inner}
     return dataclasses.replace(found, inner=order) if own and wide else None

@@ -66,6 +66,14 @@ def over_cache(
     return torch.softmax(scores, -1).to(q.dtype) @ values
 
 
+def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """As models write it that do not call PyTorch's attention: scores in the dtype of the queries."""
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    scores = torch.where(torch.arange(k.shape[2]) <= at, scores, -torch.inf)
+    wide = torch.float64 if q.dtype is torch.float64 else torch.float32
+    return torch.softmax(scores, -1, dtype=wide).to(q.dtype) @ v
+
+
 class Parts:
     """`call` in parts, compiled once for all positions."""
 
@@ -130,9 +138,10 @@ def test_positions(tokens: int, dtype: torch.dtype) -> None:
             parts.check(at)
 
 
-def test_a_query_of_each_head() -> None:
+@pytest.mark.parametrize("call", [over_cache, by_hand])
+def test_a_query_of_each_head(call: Callable[..., torch.Tensor]) -> None:
     """Heads with keys of their own, and one token: a part has a single row."""
-    parts = Parts(over_cache, *qkv(1, 4, 4, 1, KEYS, 32, torch.float16))
+    parts = Parts(call, *qkv(1, 4, 4, 1, KEYS, 32, torch.float16))
     assert parts.step.dims[parts.step.method.m].tile == 1  # type: ignore[attr-defined]
     for at in (0, PARTS, 131, FULL):
         parts.check(at)
