@@ -15,7 +15,7 @@ Then a part is one streamed step, in which heads that share keys read each key o
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -78,11 +78,18 @@ def split_keys(program: Program, target: Target, context: Context) -> Program:
         return program
     computes = {s.out.name: s for s in statements(program.body) if isinstance(s, Compute)}
     uses = mentions(program)
-    for result in [*computes.values()]:
+    alike: dict[str, list[Softmax]] = {}
+    for result in computes.values():
         found = _found(result, computes, uses)
         if found is not None and _rows(found) < target.workers:
-            program = _tried(program, found, context)  # which leaves all others unchanged
+            alike.setdefault(_shape(found, context), []).append(found)
+    for each in alike.values():
+        program = _tried(program, each, context)  # which leaves all others unchanged
     return program
+
+
+def _shape(found: Softmax, context: Context) -> str:
+    return digest_statements((*(s for s, _ in found.inner.values()), found.result), context.tables)
 
 
 def _rows(found: Softmax) -> int:
@@ -91,30 +98,29 @@ def _rows(found: Softmax) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """`program` with a softmax in so many parts (1: unsplit). streamed: whether each part is one step."""
+    """`program` with softmaxes in so many parts (1: unsplit). streamed: whether each part is one step."""
 
     parts: int
     streamed: bool
     program: Program
 
 
-def _ways(program: Program, found: Softmax, context: Context) -> Iterator[_Way]:
+def _ways(program: Program, alike: Sequence[Softmax], context: Context) -> Iterator[_Way]:
+    """The ways to split softmaxes that are alike, as layers' may be."""
     yield _Way(1, False, program)
+    one = alike[0]
     for parts in PARTS:
-        if found.keys % parts or found.keys // parts < LEAST:
+        if one.keys % parts or one.keys // parts < LEAST:
             continue
-        if _rows(found) * parts < 2 * context.target.workers:
-            splitter = _Splitter(found, parts, None, Names(program))
-            yield _Way(parts, False, _replaced(program, found, splitter))
-        narrow = found.shares.out.dtype
-        if narrow.itemsize == 2:
-            splitter = _Splitter(found, parts, narrow, Names(program))
-            if splitter.streams(context):
-                yield _Way(parts, True, _replaced(program, found, splitter))
+        if _rows(one) * parts < 2 * context.target.workers:
+            yield _Way(parts, False, _split(program, alike, parts, None))
+        narrow = one.shares.out.dtype
+        if narrow.itemsize == 2 and _Splitter(one, parts, narrow, Names(program)).streams(context):
+            yield _Way(parts, True, _split(program, alike, parts, narrow))
 
 
-def _tried(program: Program, found: Softmax, context: Context) -> Program:
-    ways = list(_ways(program, found, context))
+def _tried(program: Program, alike: Sequence[Softmax], context: Context) -> Program:
+    ways = list(_ways(program, alike, context))
 
     @functools.cache
     def cost(number: int) -> float:
@@ -124,9 +130,7 @@ def _tried(program: Program, found: Softmax, context: Context) -> Program:
     chosen = context.choose(
         "split keys",
         range(len(ways)),
-        shape=lambda: digest_statements(
-            (*(s for s, _ in found.inner.values()), found.result), context.tables
-        ),
+        shape=lambda: _shape(alike[0], context),
         cost=cost,
         value=lambda number: {"parts": ways[number].parts, "streamed": ways[number].streamed},
         around=lambda: digest_program(program),
@@ -284,16 +288,17 @@ def _is_finite(top: Expr) -> bool:
     return isinstance(top, Binary) and top.op == "max" and isinstance(top.b, Const)
 
 
-def _replaced(program: Program, found: Softmax, splitter: _Splitter) -> Program:
-    """`program` with the parts in place of the whole."""
-    new = tuple(splitter.all())
-    gone = {*found.inner}
+def _split(program: Program, alike: Sequence[Softmax], parts: int, narrow: DType | None) -> Program:  # fmt: skip
+    """`program` with the parts in place of each whole."""
+    names = Names(program)
+    made = {id(x.result): tuple(_Splitter(x, parts, narrow, names).all()) for x in alike}
+    gone = {name for x in alike for name in x.inner}
 
     def go(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
         out: list[Statement] = []
         for s in body:
-            if s is found.result:
-                out.extend(new)
+            if id(s) in made:
+                out.extend(made[id(s)])
             elif not (isinstance(s, Compute) and s.out.name in gone):
                 out.append(map_bodies(s, go))
         return tuple(out)
