@@ -1,10 +1,11 @@
-# make test | check | format | demo | bench | sanitize: each makes what it needs. PYTHON: a Python of 3.11 or later to make .venv with.
+# make test | test-oldest | check | format | demo | bench | sanitize: each makes what it needs. PYTHON: a Python of 3.11 or later to make .venv with.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.installed
+OLDEST := $(VENV)-oldest
 
-.PHONY: setup test check format demo bench sanitize clean
+.PHONY: setup test test-oldest check format demo bench sanitize clean
 
 setup: $(SETUP)
 
@@ -18,6 +19,14 @@ $(SETUP): pyproject.toml constraints.txt
 
 test: setup
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+# The oldest releases that pyproject.toml allows. These tests meet PyTorch's internals, which differ between releases.
+test-oldest: $(OLDEST)/.installed
+	CUDA_VISIBLE_DEVICES= $(OLDEST)/bin/python -m pytest -n auto $(or $(ARGS),tests/frontend tests/runtime tests/dynamo tests/generation)
+
+$(OLDEST)/.installed: pyproject.toml constraints.txt .ci/oldest.py
+	$(PYTHON) .ci/oldest.py $(OLDEST)
+	touch $@
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -42,4 +51,4 @@ sanitize: setup
 	done
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info

@@ -1,11 +1,16 @@
 """Importing the package does nothing."""
 
+import re
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import monotile
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def python(code: str) -> str:
@@ -41,3 +46,10 @@ def test_compile_is_the_function_whatever_was_imported_first() -> None:
     code = "import monotile, monotile.compile, sys; print(callable(monotile.compile), 'torch' in sys.modules)"
     assert python(code) == "True True"
     assert python("from monotile import compile; print(compile.__module__)") == "monotile.compile"
+
+
+def test_the_oldest_releases() -> None:
+    oldest = runpy.run_path(str(ROOT / ".ci" / "oldest.py"))["oldest"]()
+    (torch,) = re.findall(r"PyTorch ([\d.]+) or later", (ROOT / "README.md").read_text())
+    assert oldest[0] == f"torch=={torch}"
+    assert all(re.fullmatch(r"[\w-]+==[\d.]+(\.\*)?", x) for x in oldest), "each is one release"

@@ -17,7 +17,7 @@ from monotile.ir.signature import (
     ValueLeaf,
 )
 from monotile.runtime.binding import Call, bound
-from monotile.runtime.pytrees import children, constructor, describe_call, is_leaf
+from monotile.runtime.pytrees import constructor, describe_call, is_leaf
 from monotile.runtime.sizes import Shape
 from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, kernel_readable, torch_dtype
 
@@ -233,8 +233,8 @@ def _packed(x: torch.Tensor, shape: Shape | int) -> torch.Tensor:
 
 def _is_flat(signature: Signature) -> bool:
     """Whether every argument is positional and a single leaf."""
-    positional, keywords = children(signature.input_tree)
-    return keywords.num_leaves == 0 and all(is_leaf(c) for c in children(positional))
+    positional, keywords = signature.input_tree.children()
+    return keywords.num_leaves == 0 and all(is_leaf(c) for c in positional.children())
 
 
 def _dtype_words(dtype: torch.dtype) -> str:

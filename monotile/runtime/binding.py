@@ -6,7 +6,6 @@ import torch
 
 from monotile.errors import InputError
 from monotile.ir.signature import Signature
-from monotile.runtime.pytrees import children
 
 Call = tuple[tuple[object, ...], dict[str, object]]
 
@@ -18,8 +17,8 @@ def bound(
     compile time."""
     places = [p.name for p in signature.parameters if p.positional]
     defaults = {p.name: p.default for p in signature.parameters if p.optional}
-    positional, keywords = children(signature.input_tree)
-    count = len(children(positional))
+    positional, keywords = signature.input_tree.children()
+    count = len(positional.children())
     if max(count, len(args)) > len(places):
         return None
     given = dict(zip(places, args, strict=False))

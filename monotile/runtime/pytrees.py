@@ -13,12 +13,6 @@ from monotile.runtime.objects import Parts, rebuild
 Constructor = Callable[[Iterator[object]], object]
 
 
-def children(tree: pytree.TreeSpec) -> list[pytree.TreeSpec]:
-    method = getattr(tree, "children", None)
-    found = method() if method is not None else getattr(tree, "children_specs")  # noqa: B009  # torch 2.9
-    return list(found)
-
-
 def is_leaf(tree: pytree.TreeSpec) -> bool:
     return tree.num_nodes == 1 and tree.num_leaves == 1
 
@@ -27,8 +21,8 @@ def constructor(tree: pytree.TreeSpec) -> Constructor:
     """A function that builds `tree` from its leaves: a precomputed `tree_unflatten`, which also rebuilds flattened objects."""
     if is_leaf(tree):
         return next
-    parts = [constructor(c) for c in children(tree)]
-    if tree.type in (tuple, list) and all(is_leaf(c) for c in children(tree)):
+    parts = [constructor(c) for c in tree.children()]
+    if tree.type in (tuple, list) and all(is_leaf(c) for c in tree.children()):
         build, count = tree.type, len(parts)
         return lambda leaves: build(islice(leaves, count))
     if tree.type is tuple:
@@ -82,28 +76,28 @@ def same_structure(a: pytree.TreeSpec, b: pytree.TreeSpec) -> bool:
     if a.type is not Parts:
         return (
             (a.type, a.context) == (b.type, b.context)
-            and len(children(a)) == len(children(b))
-            and all(map(same_structure, children(a), children(b)))
+            and len(a.children()) == len(b.children())
+            and all(map(same_structure, a.children(), b.children()))
         )
     return (
         b.type is Parts
         and (a.context.type, a.context.names) == (b.context.type, b.context.names)
-        and all(map(same_structure, children(a), children(b)))
+        and all(map(same_structure, a.children(), b.children()))
     )
 
 
 def describe_call(tree: pytree.TreeSpec) -> str:
     """The structure of (args, kwargs) written as a call, with "*" for a leaf: "(*, [*, *], mask=*)"."""
-    positional, keywords = children(tree)
-    parts = [_describe(c) for c in children(positional)]
-    named = zip(keywords.context, children(keywords), strict=True)
+    positional, keywords = tree.children()
+    parts = [_describe(c) for c in positional.children()]
+    named = zip(keywords.context, keywords.children(), strict=True)
     return f"({', '.join([*parts, *(f'{name}={_describe(c)}' for name, c in named)])})"
 
 
 def _describe(tree: pytree.TreeSpec) -> str:
     if is_leaf(tree):
         return "*"
-    inner = [_describe(c) for c in children(tree)]
+    inner = [_describe(c) for c in tree.children()]
     if tree.type is tuple:
         return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
     if tree.type is list:

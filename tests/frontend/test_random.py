@@ -362,7 +362,7 @@ def test_a_generator_is_refused() -> None:
     """It has a seed of its own, that a compiled model could not keep to."""
     generator = torch.Generator()
     model = Call(lambda x: x[torch.randperm(len(x), generator=generator)])
-    with pytest.raises(CaptureError, match=r"randperm.* torch.Generator, at test_random"):
+    with pytest.raises(CaptureError, match=r"test_random.*Generator|Generator, at test_random"):
         capture(model, (torch.zeros(4),))
 
 

@@ -92,6 +92,7 @@ _OF_DATA = (
 )
 _ADVICE = (
     ("data-dependent", _OF_DATA),
+    ("Unknown symbol zuf", _OF_DATA),  # a float that PyTorch before 2.13 has read from a tensor
     (
         ".numpy() is not supported",
         "NumPy computes nothing that a kernel could: write it with tensors, or move it out of the model, or let"

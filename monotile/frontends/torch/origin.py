@@ -10,10 +10,11 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType
 
+import sympy
 import torch
 
 _PYTHON = sysconfig.get_path("stdlib") + os.sep
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+_PYTORCH = tuple(x.__path__[0] + os.sep for x in (torch, sympy))
 _DYNAMO = str(Path(__file__).parents[2] / "dynamo") + os.sep
 _OWN = tuple(
     os.path.join(os.path.dirname(__file__), n)
@@ -64,8 +65,8 @@ HOLDERS = (
 
 
 def is_users(path: str) -> bool:
-    """Whether a file belongs neither to PyTorch nor to Monotile, nor to Python."""
-    own = path.startswith((_TORCH, _DYNAMO, *_OWN, "<"))
+    """Whether a file belongs neither to PyTorch and its sympy nor to Monotile, nor to Python."""
+    own = path.startswith((*_PYTORCH, _DYNAMO, *_OWN, "<"))
     return not own and not (path.startswith(_PYTHON) and "site-packages" not in path)
 
 
