@@ -89,11 +89,8 @@ def test_at_the_first_input(
 class Set(nn.Module):
     """A branch sets an attribute to another number: the `if` makes paths."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
     def forward(self, x: T) -> T:
+        self.count = 0
         if x.sum() > 0:
             self.count = 3
         return x * self.count

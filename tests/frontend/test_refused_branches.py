@@ -35,10 +35,10 @@ class Types(nn.Module):
 
 
 class Values(nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
         if x.sum() > 0:
-            return x, 1
-        return x, 2
+            return x, "high"
+        return x, "low"
 
 
 class Structures(nn.Module):
@@ -77,7 +77,7 @@ class Viewed(nn.Module):
     [
         (Shapes, r"one branch returns float32\[2, 3\] on cpu, the other float32\[4, 3\]"),
         (Types, r"one branch returns float16.*the other float32"),
-        (Values, "one branch returns 1, the other 2"),
+        (Values, "one branch returns 'high', the other 'low'"),
         (Structures, "results of different structure"),
         (Counted, r"assigns a global name.*torch\.where"),
         (Raises, r"value is True.*fails.*ValueError: not a number.*torch\._check"),

@@ -67,6 +67,7 @@ from monotile.frontends.torch.tracing.half_fourier import HALF_FOURIER
 from monotile.frontends.torch.tracing.inference_mode import mode_of
 from monotile.frontends.torch.tracing.mask_hints import without_hints
 from monotile.frontends.torch.tracing.module_to import modules_convert
+from monotile.frontends.torch.tracing.next_call import NextCall
 from monotile.frontends.torch.tracing.overrides import FunctionOverrides
 from monotile.frontends.torch.tracing.packed_sequences import traced_packed_sequences
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
@@ -163,8 +164,11 @@ def export(
             keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
             args, kwargs = distinct_tensors(model, args, kwargs or {})
-            exported, again = _of_example(model, args, kwargs, dynamic_shapes)
-            keys.check(exported, model, again)
+            following = NextCall(model)
+            with following.recorded():
+                exported, again = _of_example(model, args, kwargs, dynamic_shapes)
+                following.check(None if dynamic_shapes else exported, partial(again, None))
+            keys.check(exported, model, partial(again, dynamic_shapes))
             exported = _plain(exported)
             found.keep(exported)
             numbers.keep(exported.graph_module)
@@ -216,22 +220,28 @@ def _reason(text: str) -> str:
 
 
 def _of_example(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
-) -> tuple[ExportedProgram, Callable[[], ExportedProgram]]:
-    """The result of `torch.export`, and a function that repeats the export."""
-    again = partial(_exported, model, args, kwargs, dynamic_shapes)
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+) -> tuple[ExportedProgram, Callable[[Any], ExportedProgram]]:
+    """The result of `torch.export`, and a function that repeats the export with the given dynamic shapes."""
+    again = partial(_exported, model, args, kwargs)
     try:
-        return again(), again
+        return again(dynamic_shapes), again
     except Exception as e:
         call = with_sizes_of_two(model, args, kwargs, dynamic_shapes) if dynamic_shapes else None
         if call is None or not is_violation(e.__cause__ or e):
             raise
-    again = partial(_exported, model, *call, dynamic_shapes)
-    return again(), again
+    again = partial(_exported, model, *call)
+    return again(dynamic_shapes), again
 
 
 def _exported(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
 ) -> ExportedProgram:
     """The result of `torch.export`, with branches where Python reads a tensor's value, or else with the values of the example arguments."""
 

@@ -53,6 +53,7 @@ _OWN = tuple(
         "tracing/flex_attention.py",
         "tracing/half_fourier.py",
         "tracing/module_to.py",
+        "tracing/next_call.py",
         "tracing/packed_sequences.py",
         "tracing/sparse_tensors.py",
     )

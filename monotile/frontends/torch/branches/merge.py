@@ -22,8 +22,10 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.torch.branches.markers import branch, fork, join
+from monotile.frontends.torch.numbers.returned_numbers import note_chosen
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.rewriting.lifted import with_graph
+from monotile.frontends.torch.tracing.restored_state import is_equal
 
 Answers = tuple[bool, ...]  # of a path: the truth value at each fork
 
@@ -68,12 +70,14 @@ class _Merged:
         self._inputs: dict[tuple[object, ...], fx.Node] = {}
         self._specs: list[InputSpec] = []
         self._subgraphs = 0
+        self._numbers = set[fx.Node]()  # that a branch chooses
         for free in (False, True):  # arguments of the call come last
             for exported in paths.values():
                 self._add_inputs(exported, free=free)
 
     def exported(self) -> ExportedProgram:
         outputs = self._write((), [])
+        note_chosen(self._root, (k for k, x in enumerate(outputs) if x in self._numbers))
         node = self._graph.output(tuple(outputs))
         node.meta = dict(self._first.graph.output_node().meta)
         return with_graph(
@@ -138,9 +142,10 @@ class _Merged:
         self, mark: fx.Node, test: fx.Node, prefix: Answers, written: list[fx.Node | None]
     ) -> list[Any]:
         ways = list[list[Any]]()
-        for part, answer in enumerate((True, False)):
-            self._mark(branch, mark, test, part)
-            ways.append(self._write((*prefix, answer), written))
+        begin = self._mark(branch, mark, test, 0)
+        ways.append(self._write((*prefix, True), written))
+        self._mark(branch, mark, test, 1)
+        ways.append(self._write((*prefix, False), written))
         self._mark(branch, mark, test, 2)
         structures = [self._structure((*prefix, answer)) for answer in (True, False)]
         if structures[0] != structures[1] or len(ways[0]) != len(ways[1]):
@@ -150,15 +155,18 @@ class _Merged:
                 + ": return the same tuples,"
                 " lists and dicts in both"
             )
-        return [self._choose(mark, test, x, y) for x, y in zip(*ways, strict=True)]
+        return [self._choose(mark, begin, x, y) for x, y in zip(*ways, strict=True)]
 
     def _structure(self, prefix: Answers) -> Any:
         exported = next(e for c, e in self._paths.items() if c[: len(prefix)] == prefix)
         return exported.call_spec.out_spec
 
-    def _choose(self, mark: fx.Node, test: fx.Node, then: Any, otherwise: Any) -> Any:
-        if then is otherwise:
+    def _choose(self, mark: fx.Node, begin: fx.Node, then: Any, otherwise: Any) -> Any:
+        """A result of the branches that begin at the marker `begin`."""
+        if then is otherwise or (type(then) in _NUMBERS and is_equal(then, otherwise)):
             return then
+        number = any(type(x) in _NUMBERS or x in self._numbers for x in (then, otherwise))
+        then, otherwise = (self._filled(begin, x) for x in (then, otherwise))
         types = [_describe(x) for x in (then, otherwise)]
         if types[0] != types[1]:
             raise CaptureError(
@@ -167,9 +175,27 @@ class _Merged:
             )
         if not isinstance(then, fx.Node):
             return then
-        made = self._mark(join, mark, test, then, otherwise)
+        made = self._mark(join, mark, begin.args[0], then, otherwise)
         made.meta["val"] = torch.empty_like(then.meta["val"], memory_format=torch.contiguous_format)
+        if number:
+            self._numbers.add(made)
         return made
+
+    def _filled(self, begin: fx.Node, x: Any) -> Any:
+        """A number as a tensor, made before the branches; anything else as it is."""
+        if type(x) not in _NUMBERS:
+            return x
+        test: Any = begin.args[0]
+        value: torch.Tensor = test.meta["val"]
+        made = value.new_full([], x, dtype=_NUMBERS[type(x)])
+        with self._graph.inserting_before(begin):
+            node = self._graph.call_function(
+                torch.ops.aten.full.default,
+                ([], x),
+                {"dtype": made.dtype, "device": made.device},
+            )
+        node.meta = {**begin.meta, "val": made}
+        return node
 
     def _mark(self, op: Any, mark: fx.Node, *args: Any) -> fx.Node:
         made = self._graph.call_function(op, args)
@@ -187,6 +213,7 @@ class _Merged:
         made.target = name
 
 
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 _UNSTEADY = (
     "the model takes another path when it is traced again, before anything depends on a tensor's"
     " value: its forward must not change what it reads (lists, global names)"

@@ -1,5 +1,7 @@
 """Scalar expressions as lowering functions write them: literals take the type of the other side."""
 
+from collections.abc import Sequence
+
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Binary, Const, Expr, Select, Unary, binary, const
 
@@ -125,3 +127,16 @@ def tanh(x: Expr) -> Expr:
 
 def isnan(x: Expr) -> Expr:
     return Unary("isnan", x)
+
+
+def masked(tests: Sequence[Expr], value: Expr, otherwise: Expr) -> Expr:
+    """`value` where all tests hold, else `otherwise`. In a product both factors are masked, so that it stays a product."""
+    if not tests:
+        return value
+    test = both(*tests)
+    match value, otherwise:
+        case Binary("mul", a, b), Const(0 | 0.0):
+            zero = const(0, a.dtype)
+            return Binary("mul", Select(test, a, zero), Select(test, b, zero))
+        case _:
+            return Select(test, value, otherwise)

@@ -40,7 +40,7 @@ class Constants:
         if order is None:
             return None
         held = traced_constants()
-        owners = _Owners(node.graph.nodes, held)
+        owners = Owners(node.graph.nodes, held)
         if any(owners.of[n] in owners.written for n in order):
             return None
         asked = {owners.of[n] for n in order if n.op == "get_attr"}
@@ -75,7 +75,7 @@ class Constants:
             for s in specs
             if s.kind is InputKind.CONSTANT_TENSOR
         }
-        wrong = _Owners(exported.graph.nodes, constants).written & self._used
+        wrong = Owners(exported.graph.nodes, constants).written & self._used
         self._changed |= wrong
         self._used -= wrong
         return not wrong
@@ -110,14 +110,14 @@ def _inputs_first(node: fx.Node) -> list[fx.Node] | None:
         todo.pop()
         if n in seen:
             continue
-        if n.op != "get_attr" and not _is_pure(n.target):
+        if n.op != "get_attr" and not is_pure(n.target):
             return None
         seen.add(n)
         order.append(n)
     return order
 
 
-def _is_pure(target: Any) -> bool:
+def is_pure(target: Any) -> bool:
     if target is operator.getitem:  # one of several results
         return True
     schema = getattr(target, "_schema", None)
@@ -142,7 +142,7 @@ def traced_constants() -> dict[str, Any]:
     return {} if root is None else vars(root) | dict(root.named_buffers())
 
 
-class _Owners:
+class Owners:
     """Whose memory the results of nodes may be: that of a constant, or of the node that made it. of: by node. written: of what operators write to,
     through views or not. held: the constants by their name in the graph."""
 

@@ -1,7 +1,7 @@
-"""Results of a model that are data-dependent Python numbers, as of `item()` or a loop's counter: tensors in the graph, and converted back to numbers in
-the results of a call."""
+"""Results of a model that are data-dependent Python numbers, as of `item()`, a loop's counter or a branch: tensors in the graph, and converted back to
+numbers in the results of a call."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 import torch
@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from monotile.frontends.torch.loops.tensor_numbers import stands_for_number
 
 _KEY = "monotile.numbers"
+_CHOSEN = "monotile.chosen_numbers"
 
 
 class ReturnedNumbers:
@@ -33,7 +34,13 @@ class ReturnedNumbers:
             hook.remove()
 
     def keep(self, module: fx.GraphModule) -> None:
-        module.meta[_KEY] = tuple(self._found)
+        chosen = module.meta.get(_CHOSEN, ())
+        module.meta[_KEY] = tuple(x or k in chosen for k, x in enumerate(self._found))
+
+
+def note_chosen(module: fx.GraphModule, places: Iterable[int]) -> None:
+    """Records which results of a graph are numbers that a branch chooses."""
+    module.meta[_CHOSEN] = frozenset(places)
 
 
 def returned_numbers(module: fx.GraphModule, count: int) -> tuple[bool, ...]:

@@ -11,6 +11,7 @@ import torch
 from torch._ops import OperatorBase
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
+from torch.fx.experimental import _config as config
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.graph import is_lowered
@@ -27,6 +28,7 @@ from monotile.frontends.torch.rewriting.matrix_exponential import matrix_exponen
 from monotile.frontends.torch.rewriting.pseudoinverse import pseudoinverse
 from monotile.frontends.torch.rewriting.quantizing import decompositions_in
 from monotile.frontends.torch.rewriting.sharing import shared_as_run
+from monotile.frontends.torch.sizes.view_shapes import views_have_stated_shapes
 from monotile.frontends.torch.tracing.effect_tokens import checks_have_no_tokens
 from monotile.frontends.torch.tracing.inference_mode import mode_of
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
@@ -77,7 +79,13 @@ _FROZEN = (
 def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
     try:
         mode = mode_of(exported.state_dict.values())
-        with shapes_of_recurrent_layers(), checks_have_no_tokens(), mode:
+        with (
+            shapes_of_recurrent_layers(),
+            checks_have_no_tokens(),
+            views_have_stated_shapes(),
+            mode,
+            _ones_stay_open(exported),
+        ):
             return exported.run_decompositions(table)
     except AssertionError as e:
         if "expected compiled_fn" not in str(e):
@@ -95,6 +103,18 @@ def _functional(exported: ExportedProgram, table: Table) -> ExportedProgram:
             + (f", at {where}" if where else "")
             + f": {text}"
         ) from e
+
+
+@contextmanager
+def _ones_stay_open(exported: ExportedProgram) -> Generator[None]:
+    """Within, a dynamic size that is 1 in the example counts as any other: PyTorch would broadcast it, and so fix it."""
+    given = (n.meta.get("val") for n in exported.graph.find_nodes(op="placeholder"))
+    sizes = (n for x in given if isinstance(x, torch.Tensor) for n in x.shape)
+    if not any(isinstance(n, torch.SymInt) and n.node.hint == 1 for n in sizes):
+        yield
+        return
+    with patch.object(config, "backed_size_oblivious", True):
+        yield
 
 
 @contextmanager

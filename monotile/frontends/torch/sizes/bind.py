@@ -13,12 +13,13 @@ from types import MappingProxyType
 import msgspec
 import sympy
 
-from monotile.analysis.dead import Value, combined, converted, left_out, value_where
+from monotile.analysis.dead import Given, Value, combined, converted, left_out, value_where
 from monotile.errors import CaptureError
 from monotile.frontends.builder import Names, identity
 from monotile.frontends.torch.lower.reshape import reshape_index
-from monotile.frontends.torch.lower.scalar import both
+from monotile.frontends.torch.lower.scalar import masked
 from monotile.frontends.torch.sizes.data_sizes import computed, is_data_dependent
+from monotile.frontends.torch.sizes.poles import Poles
 from monotile.frontends.torch.sizes.positions import Positions
 from monotile.frontends.torch.sizes.ranges import NO_RANGES, Ranges
 from monotile.frontends.torch.sizes.size import Size, text_of
@@ -29,7 +30,6 @@ from monotile.ir.expr import (
     Const,
     Expr,
     Load,
-    Select,
     SizeTensor,
     Symbolic,
     SymbolicNumber,
@@ -89,7 +89,7 @@ class _Binder:
 
     def __init__(self, names: Names, ranges: Ranges, sizes: Mapping[str, Tensor]) -> None:
         self.names = names
-        self.positions = Positions()
+        self.positions, self.poles = Positions(), Poles()
         self.ranges, self.sizes = ranges, sizes
         self.scalars: dict[str, SizeTensor] = {}
         self.dead: dict[str, dict[int, Value]] = {}
@@ -234,6 +234,10 @@ class _Binder:
             body=masked(tests, body, nothing),
         )  # fmt: skip
         self.positions.learn(made)
+        sized = (
+            (p, a) for p, a in enumerate(c.axes) if isinstance(a.extent, Size) and a not in own
+        )
+        self.poles.learn(c, {p for p, a in sized if self.poles.within(c.body, a, self._given(a))})
         return made
 
     def _harmless(self, c: Compute, a: Axis) -> bool:
@@ -259,6 +263,11 @@ class _Binder:
         """The value of an expression beyond the size of `a`."""
         if not isinstance(a.extent, Size):
             return None
+        given = self._given(a)
+        return None if self.poles.within(body, a, given) else value_where(body, given)
+
+    def _given(self, a: Axis) -> Given:
+        """The values that are known beyond the size of `a`."""
 
         def given(e: Expr) -> Value | None:
             match e:
@@ -271,7 +280,7 @@ class _Binder:
                 case _:
                     return None
 
-        return value_where(body, given)
+        return given
 
     def _scatter(self, s: Scatter) -> Scatter:
         """Points beyond a size repeat the write of the last point within it; with a combiner they write the neutral element."""
@@ -385,16 +394,3 @@ def _depends(index: Expr) -> bool:
     return bool(loads(index)) or any(
         isinstance(x, Const) and isinstance(x.value, Symbolic) for x in walk(index)
     )
-
-
-def masked(tests: Sequence[Expr], value: Expr, otherwise: Expr) -> Expr:
-    """`value` where all tests hold, else `otherwise`. In a product both factors are masked, so that it stays a product."""
-    if not tests:
-        return value
-    test = both(*tests)
-    match value, otherwise:
-        case Binary("mul", a, b), Const(0 | 0.0):
-            zero = const(0, a.dtype)
-            return Binary("mul", Select(test, a, zero), Select(test, b, zero))
-        case _:
-            return Select(test, value, otherwise)

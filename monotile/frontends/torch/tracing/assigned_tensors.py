@@ -25,6 +25,7 @@ from monotile.frontends.torch.numbers.constants import node_of, traced_constants
 from monotile.frontends.torch.tracing.restored_state import containers_of
 
 _TRACED = (FakeTensor, FunctionalTensor)
+_CONVERT = (torch.ops.aten.to, torch.ops.aten._to_copy)
 _HOOK = "register_buffer_assignment_hook"
 _Contents = list[tuple[Any, Mapping[Any, Any]]]  # of containers, by key or position
 
@@ -109,7 +110,7 @@ def _is_kept(name: Any, old: torch.Tensor, new: torch.Tensor) -> bool:
         return False
     if _type(old) == _type(new):
         return isinstance(old, _TRACED) or _is_read(old)
-    if _is_read(old):
+    if _is_read(old) and not _is_converted(old, new):
         raise CaptureError(
             f"{name} is {_words(old)}, which forward reads, and is assigned {_words(new)} for the next call: a kernel updates it in place, so it"
             " keeps its shape and type"
@@ -121,6 +122,14 @@ def _is_read(x: torch.Tensor) -> bool:
     node = node_of(x)
     constants = [c for c in traced_constants().values() if isinstance(c, torch.Tensor)]
     return bool(node.users) if node is not None else _memory(x) in map(_memory, constants)
+
+
+def _is_converted(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether `new` is `old` in another type, as after `module.to(dtype)`, which each call converts."""
+    before, after = node_of(old), node_of(new)
+    if after is None or getattr(after.target, "overloadpacket", None) not in _CONVERT:
+        return False
+    return after.args[:1] == (before,)
 
 
 def _memory(x: torch.Tensor) -> int:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
-_Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
+Container = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
 # Subclasses may compute their items: one of transformers imports a model for each.
 _CONTAINERS = frozenset({dict, OrderedDict, defaultdict, Counter, list, set, deque})
 _TRACED = (FakeTensor, FunctionalTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -50,7 +50,7 @@ def state_restored(model: torch.nn.Module) -> Generator[None]:
             put_back(x, before)
         for x, before in tables:
             values = x.values() if isinstance(x, dict) else x
-            if not _is_as(x, before) and any(map(_is_traced, values)):
+            if not is_as(x, before) and any(map(is_traced, values)):
                 put_back(x, before)
         for owner, before in named:
             _forget(owner, before)
@@ -71,7 +71,7 @@ def held_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
     ]
 
 
-def containers_of(roots: Iterable[Any]) -> Iterator[_Container]:
+def containers_of(roots: Iterable[Any]) -> Iterator[Container]:
     """The containers that `roots` hold, and the attributes of their objects, each once."""
     todo, seen = list(roots), set[int]()
     while todo:
@@ -95,22 +95,29 @@ def _items(x: tuple[Any, ...] | frozenset[Any]) -> Iterator[Any]:
     return tuple.__iter__(x) if isinstance(x, tuple) else frozenset.__iter__(x)
 
 
-def contents_of(x: _Container) -> _Container:
+def contents_of(x: Container) -> Container:
     return dict(x) if isinstance(x, dict) else set(x) if isinstance(x, set) else list(x)
 
 
-def put_back(x: _Container, before: Any) -> None:
-    if not _is_as(x, before):
+def put_back(x: Container, before: Any) -> None:
+    if not is_as(x, before):
         x.clear()
         x.extend(before) if isinstance(x, list | deque) else x.update(before)
 
 
-def _is_as(x: _Container, before: Any) -> bool:
+def is_as(x: Container, before: Any) -> bool:
     """Whether `x` holds the same objects as before, in the same order."""
     if len(x) != len(before):
         return False
     same = not isinstance(x, dict) or all(map(is_, x.values(), before.values()))
     return same and all(map(is_, x, before))
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Whether they are the same object, or equal numbers or texts."""
+    return one is other or (
+        type(one) is type(other) and isinstance(one, int | float | str) and one == other
+    )
 
 
 def _package(kind: type) -> str:
@@ -137,7 +144,7 @@ def _owners(modules: Iterable[ModuleType]) -> Iterator[ModuleType | type]:
 def _forget(owner: ModuleType | type, before: dict[str, Any]) -> None:
     """Restores the names of `owner` that now have a traced value and did not before."""
     for name, x in list(vars(owner).items()):
-        if x is before.get(name) or not _is_traced(x):
+        if x is before.get(name) or not is_traced(x):
             continue
         if name in before:
             setattr(owner, name, before[name])
@@ -145,5 +152,6 @@ def _forget(owner: ModuleType | type, before: dict[str, Any]) -> None:
             delattr(owner, name)
 
 
-def _is_traced(x: Any) -> bool:
+def is_traced(x: Any) -> bool:
+    """Whether a value, or an item of it, is one of a trace."""
     return any(isinstance(leaf, _TRACED) for leaf in pytree.tree_leaves(x))

@@ -1,0 +1,73 @@
+"""Elements beyond a size that may be infinite or NaN: a kernel computes them, although nobody asks for them, and there a quotient may be by a sum of nothing,
+and a logarithm that of 0. Such an element times 0 is not 0."""
+
+from monotile.analysis.dead import Given, value_where
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Symbolic,
+    SymbolicNumber,
+    Unary,
+    axes_of,
+    walk,
+)
+from monotile.ir.program import Compute
+
+
+class Poles:
+    """The poles of the tensors of a Program, whose statements are learned in order."""
+
+    def __init__(self) -> None:
+        self._dims = dict[str, set[int]]()  # by tensor, where its elements beyond may be poles
+        self._positive = set[str]()  # tensors
+
+    def within(self, body: Expr, a: Axis, given: Given) -> bool:
+        """Whether elements of `body` beyond the size of `a` may be poles. given: the known values there."""
+        return any(self._is_pole(x, a, given) for x in walk(body))
+
+    def learn(self, c: Compute, dims: set[int]) -> None:
+        """dims: the dimensions of its result beyond whose sizes are poles."""
+        if dims:
+            self._dims[c.out.name] = dims
+        if c.combiner in (None, "sum", "max", "min", "prod") and self._is_positive(c.body):
+            self._positive.add(c.out.name)
+
+    def _is_pole(self, x: Expr, a: Axis, given: Given) -> bool:
+        match x:
+            case Load(t, index):
+                return any(index[p] == a for p in self._dims.get(t.name, ()))
+            case Binary("pow", _, power) if _number(power) >= 0:
+                return False
+            case Binary("div", _, q) | Binary("pow", q, _) | Unary("rsqrt" | "log" | "log2", q):
+                return a in axes_of(q) and not value_where(q, given) and not self._is_positive(q)
+            case _:
+                return False
+
+    def _is_positive(self, x: Expr) -> bool:
+        """Whether it is positive by its form, as a sum of exponentials, or a norm with an epsilon."""
+        match x:
+            case Unary("exp" | "exp2"):
+                return True
+            case Binary("add" | "max", a, b):
+                return any(_number(s) > 0 or self._is_positive(s) for s in (a, b))
+            case Unary("sqrt", a) | Cast(a):
+                return self._is_positive(a)
+            case Load(t):
+                return t.name in self._positive
+            case _:
+                return False
+
+
+def _number(x: Expr) -> float:
+    """A literal number; -1 for anything else."""
+    match x:
+        case Const(Symbolic() | SymbolicNumber() | str()):
+            return -1.0
+        case Const(value):
+            return float(value)
+        case _:
+            return -1.0
