@@ -97,7 +97,7 @@ def test_data_dependent_number() -> None:
         capture(Call(lambda x: F.leaky_relu(x, x.sum().item())), (X,))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.torch.jit:FutureWarning")
 def test_torchscript() -> None:
     with pytest.raises(CaptureError, match="no TorchScript: pass the module that it was made of"):
         capture(torch.jit.trace(Call(lambda x: x * 2), X), (X,))
