@@ -97,6 +97,11 @@ def test_data_dependent_number() -> None:
         capture(Call(lambda x: F.leaky_relu(x, x.sum().item())), (X,))
 
 
+def test_a_size_that_nothing_bounds() -> None:
+    with pytest.raises(CaptureError, match=r"repeat_interleave.* nothing bounds it: pass it .*output_size"):  # fmt: skip
+        capture(Call(lambda x: x.repeat_interleave(x[0].long(), 1)), (X,))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.torch.jit:FutureWarning")
 def test_torchscript() -> None:
     with pytest.raises(CaptureError, match="no TorchScript: pass the module that it was made of"):

@@ -316,7 +316,10 @@ class Shapes:
             return int(expr)
         symbols = {x: self._ranges.get(str(x)) for x in expr.free_symbols}
         if None in symbols.values():
-            raise CaptureError(f"the size {expr} depends on data")
+            raise CaptureError(
+                f"the size {expr} depends on data, and nothing bounds it: pass it where the operator takes it (output_size of"
+                " repeat_interleave), or compute on tensors of known sizes with a mask"
+            )
         known: Any = bound_sympy(expr, symbols)  # pyright: ignore[reportArgumentType]
         return _made(expr, max(float(known.lower), least), float(known.upper), self._calls)
 
