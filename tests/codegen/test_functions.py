@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from monotile.codegen.functions import IN_FRONT, Functions
 from monotile.config import Options
 from monotile.ir.dtype import DType
 from monotile.ir.evaluate import evaluate
-from monotile.ir.expr import Expr, Load, Tensor, mul
+from monotile.ir.expr import Expr, Load, Tensor, add, mul
 from monotile.ir.program import Compute, Program, Weight, compute
 from monotile.pipeline import schedule
 from monotile.targets.cuda import emit as cuda_emit
@@ -110,6 +111,18 @@ def test_a_long_kernel_calls_its_functions(monkeypatch: pytest.MonkeyPatch) -> N
     long, source = settle(program, plan, target, OPTIONS)
     assert (long.launch.functions, source.units) == ("separate", 2)
     assert source == emit(program, long, target, OPTIONS)
+
+
+def test_what_reads_more_than_registers_hold_is_no_call() -> None:
+    inputs = tuple(Tensor(f"x{k}", (SIZE,), DType.F32) for k in range(140))
+    out = Tensor("out", (SIZE,), DType.F32)
+    total = compute(out, lambda i: reduce(add, (Load(x, (i,)) for x in inputs)))
+    program = Program(inputs, (), (total,), (out,))
+    target = cuda_target("sm_90a")
+    plan = schedule(program, target, OPTIONS)
+    launch = replace(plan.launch, functions="separate")
+    source = emit(program, replace(plan, launch=launch), target, OPTIONS)
+    assert build(source.text, target, OPTIONS, source.units).image
 
 
 def test_functions_that_are_called_and_parts_of_the_kernel() -> None:

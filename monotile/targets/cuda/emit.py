@@ -49,6 +49,7 @@ ENTRY = "monotile_kernel"
 # ptxas cannot know that its warps arrive together, but ptxas takes a third of the time for it (docs/measurements.md).
 WHOLE = 250_000
 WARPGROUPS = ("mt::Kernel::WGMMA", "mt::Kernel::SPARSE")  # whose functions contain wgmma
+PARAMETERS = 60  # at most, of a function that is called: each takes two registers, and ptxas refuses what has no place in them
 UNIT = 16  # functions that are compiled together, where each is separate: reading the headers takes as long as a small function
 APART = """\
 #define MT_APART
@@ -168,7 +169,7 @@ class CudaEmitter(BlockEmitter):
         cut so that it does not. A stage beside streams in a loop stays in the kernel: calls cost more than separate compilation gains.
         """
         apart = self._separate and not self.hot.issuperset(f.callers)
-        if any("mt::Held" in k for k in f.parameters.values()):
+        if any("mt::Held" in k for k in f.parameters.values()) or len(f.parameters) > PARAMETERS:
             return False
         if any(kernel in f.body for kernel in WARPGROUPS):
             return apart
