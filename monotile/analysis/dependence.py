@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from monotile.analysis.affine import Affine, affine
-from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads
+from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads, substitute
 from monotile.ir.program import Compute, Program, Scatter, statements
 
 Form = Literal["identity", "permuted", "injective", "broadcast", "stencil", "gather", "reduction"]
@@ -77,6 +77,23 @@ def follows(s: Compute | Scatter, found: Iterable[Load]) -> bool:
         len(x.index) == len(s.axes) and all(is_axis(x, d, s, d) for d in range(len(s.axes)))
         for x in found
     )
+
+
+def updates_own(made: Compute, s: Scatter) -> bool:
+    """Whether `s` writes each element of `made` over the one element of its base that this element of `made` reads."""
+    own = [x for x in loads_of(s) if x.tensor.name == made.out.name]
+    if not own or [a.extent for a in made.axes] != [a.extent for a in s.axes]:
+        return False
+
+    def at(index: tuple[Expr, ...], axes: tuple[Axis, ...]) -> list[Expr]:
+        to: dict[str, Expr] = {
+            a.name: b if b.extent > 1 else idx(0) for a, b in zip(axes, s.axes, strict=True)
+        }
+        return [substitute(i, to) for i in index]
+
+    old = [x.index for x in loads_of(made) if x.tensor.name == s.base.name]
+    where = at(s.index, s.axes)
+    return follows(s, own) and all(at(i, made.axes) == where for i in old)
 
 
 def is_axis(x: Load, dimension: int, s: Compute | Scatter, position: int) -> bool:

@@ -6,7 +6,7 @@ for (idx lane = 0; lane < 8; ++lane) { ... }    unrolled by the compiler
 mt::store(y_5 + o6, s4);
 """
 
-from collections.abc import Generator, Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -98,14 +98,14 @@ Guarded = tuple[Load, Place, tuple[Holds, ...]]  # with the conditions of the lo
 class PackEmitter(PlacedEmitter):
     """Emits loads and stores of packs while a vector is open.
 
-    view: the current stage's. early: the names of values that the current stage's maps prefetched at its beginning. cells: tensors whose
+    view: the current stage's. early: what writes those of the current stage's maps that have prefetched at its beginning. cells: tensors whose
     unaligned vectors are stored so many bytes after the pointer `cell`, to be copied later; then loads beside them need not be aligned
     either.
     """
 
     view: View
     cells: Mapping[str, int] = MappingProxyType({})
-    early: MutableMapping[Step, Mapping[Hashable, str]]
+    early: MutableMapping[Step, Callable[[], None]]
     _vector: _Vector | None = None
 
     @contextmanager

@@ -249,7 +249,8 @@ class Family:
     bounded: whether a step with that method skips dead elements of its anchor: along reduction axes exactly (`Step.bounds`).
     panels: the copy of a weight that a step reads (`plan.places.Panels`), without its slot and parts.
     write: emits a step: given the emitter and the step's site, by the emitter's language ("c", "cuda"). write_prefetch: emits its
-    prefetches at "stage", given its number too. write_supply: emits the producer warp's loads for a step that streams weights.
+    prefetches at "stage", given its number too. write_supply: emits the producer warp's loads for a step that streams weights, or prefetches at
+    "ring".
     write_tasks: emits the whole function of a stage, where its only step walks the worker's tasks itself; gives whether it did.
     """
 

@@ -101,7 +101,7 @@ def why_not_late(stage: Stage, statements: Statements, workers: int) -> str | No
         return "how far its tasks go is known behind the hand-off"
     if math.prod(stage.grid) > workers and not first.method.ahead("task"):
         return "a worker has several tasks"
-    if any(step.method.ahead("stage", "all") for step in rest):
+    if any(step.method.reads_first for step in rest):
         return "a later step reads memory before it"
     return family_of(first.method).why_not_late(stage, statements)
 

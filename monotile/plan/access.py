@@ -1,12 +1,13 @@
 """Memory accesses of a Plan: which bytes a stage reads and writes in one iteration of its loops, and on which workers."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from monotile.analysis.dependence import loads_of
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Tensor
+from monotile.ir.expr import Axis, Expr, Tensor
 from monotile.ir.program import Compute, Program, Scatter, updates, used
 from monotile.plan.nodes import Body, Choose, Repeat, Stage
 from monotile.plan.places import (
@@ -98,8 +99,8 @@ def access(
     old: Old,
     brought: frozenset[str] = frozenset(),
 ) -> Access:
-    """The accesses of a stage. old: the result of `overwritten`. brought: tensors that arrive otherwise, as messages. A weight in
-    several parts counts as written whole."""
+    """The accesses of a stage. old: the result of `overwritten`. brought: tensors that arrive otherwise, as messages. Of a
+    table in which a loop has an entry for each iteration, the entry."""
     own = brought | {name for step in stage.steps for name in step.computes}
     reads: list[tuple[str, Bytes]] = []
     writes: list[tuple[str, Bytes]] = []
@@ -108,15 +109,29 @@ def access(
         for t in dict.fromkeys(used(s)):
             in_place = isinstance(s, Scatter) and t == s.base  # its bytes are among the writes
             if t.name not in own and not in_place:
+                at = [x.index for x in loads_of(s) if x.tensor == t]
                 reads.extend(
-                    (t.name, b) for b in resolve(read_place(t, places), t.nbytes, iterations)
+                    (t.name, b) for b in _entries(t, at, read_place(t, places), iterations)
                 )
-        for p in places[name]:
-            writes.extend((name, b) for b in resolve(p, s.out.nbytes, iterations))
-        for t in old.get(name, ()):
+        written = [s.index] if isinstance(s, Scatter) else []
+        for t in (s.out, *old.get(name, ())):
             for p in places[t.name]:
-                writes.extend((name, b) for b in resolve(p, t.nbytes, iterations))
+                writes.extend((name, b) for b in _entries(t, written, p, iterations))
     return Access(tuple(reads), tuple(writes))
+
+
+def _entries(
+    t: Tensor, at: Sequence[tuple[Expr, ...]], place: Place, iterations: dict[str, int]
+) -> tuple[Bytes, ...]:
+    """The bytes of `t` at `place`; where all indices `at` begin with a loop's iteration, of that entry of a table alone."""
+    whole = resolve(place, t.nbytes, iterations)
+    first = {index[0] for index in at if index}
+    axis = first.pop() if len(first) == 1 and isinstance(place, Pointer) else None
+    if not isinstance(axis, Axis) or axis.name not in iterations:
+        return whole
+    each = t.nbytes // t.shape[0]
+    begin = iterations[axis.name] * each
+    return tuple((space, begin, begin + each) for space, *_ in whole)
 
 
 def looked_at(node: Repeat | Choose) -> tuple[str, int]:
@@ -145,8 +160,9 @@ class FirstIterations(dict[str, int]):
 
 def replayed(loop: Repeat) -> list[int]:
     """The iterations that represent all: carried values alternate between two buffers, and the last iteration may write to a third
-    place."""
-    some = {0, 1, 2, 3 if loop.ends_early else loop.extent - 1}
+    place. Even and odd ones alternate."""
+    last = 3 if loop.ends_early else loop.extent - 1
+    some = {0, 1, 2, last - (last + 1) % 2, last}
     return sorted(i for i in some if 0 <= i < loop.extent)
 
 

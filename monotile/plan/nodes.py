@@ -56,13 +56,14 @@ class Prefetch(Frozen, frozen=True):
               "block"   while blocks of rows are multiplied with a panel, for the next panel: one cache line for each `distance` values of
               k;
               "loop"    at the beginning of `distance` iterations of a thread's loop, for all of them;
-              "use"     where it is used, in the method's own pipeline.
+              "use"     where it is used, in the method's own pipeline;
+              "ring"    by the supplier, into the last-level cache, in its turn among the weights that it loads.
     distance: how far ahead: chunks of an operand, or iterations of a loop; or as "block" says.
     cache:    "evict_first": not read again before other weights have passed through the last-level cache.
     """
 
     what: str
-    at: Literal["stage", "handoff", "task", "block", "loop", "use"]
+    at: Literal["stage", "handoff", "task", "block", "loop", "use", "ring"]
     distance: int = 1
     cache: Literal["normal", "evict_first"] = "normal"
 
@@ -141,6 +142,11 @@ class Method:
         """The largest distance of prefetches at that point, of `what` if given; 0 where there are none."""
         found = [p.distance for p in self.prefetches if p.at == at and what in (None, p.what)]
         return max(found, default=0)
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether it reads what is no weight when its stage begins."""
+        return any(p.at == "stage" and p.what in ("all", "large") for p in self.prefetches)
 
     def describe(self) -> str:
         """In a few words, for the printed Plan."""

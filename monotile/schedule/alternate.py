@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from monotile.ir.program import Branch, Compute, Loop, Program, Scatter, statements
 from monotile.plan.nodes import Body, Repeat
-from monotile.plan.places import Place, Rotate, Workspace
+from monotile.plan.places import Place, Rotate, Shared, Workspace
 from monotile.plan.walk import grid_waits, nodes_in, repeats, stages_in
 from monotile.schedule.memory import ALIGN, Memory
 
-MOST = 1 << 14  # bytes of a value
+MOST = 1 << 16  # bytes of a value
 Places = Mapping[str, tuple[Place, ...]]
 Waits = Callable[[dict[str, tuple[Place, ...]]], Body]
 
@@ -63,7 +63,7 @@ def _kept(program: Program) -> frozenset[str]:
 
 def _units(loop: Repeat, program: Program, places: Places, kept: frozenset[str]) -> list[_Unit]:
     """The small tensors that tasks of `loop` compute, apart from those of loops inside it."""
-    if loop.messages:
+    if loop.only_messages:
         return []
     sizes = {s.out.name: s.out.nbytes for s in statements(program.body) if isinstance(s, Compute)}
     outs = [o for s in statements(program.body) if isinstance(s, Branch) for o in s.outs]
@@ -74,8 +74,8 @@ def _units(loop: Repeat, program: Program, places: Places, kept: frozenset[str])
     found: dict[Workspace, list[str]] = {}
     for stage in stages_in(loop.body):
         for name in (n for step in stage.steps for n in step.computes):
-            match places[name]:
-                case (Workspace() as place,) if stage.name not in inside:
+            match [p for p in places[name] if not isinstance(p, Shared)]:
+                case [Workspace() as place] if stage.name not in inside:
                     found.setdefault(place, []).append(name)
                 case _:
                     pass
@@ -96,7 +96,9 @@ def _moved(memory: Memory, units: Iterable[_Unit]) -> Memory:
         size = -(-unit.nbytes // ALIGN) * ALIGN
         both = (Workspace(end), Workspace(end + size))
         place = Rotate(unit.loop.axis, unit.loop.extent, 0, both)
-        places |= dict.fromkeys(unit.names, (place,))
+        for name in unit.names:
+            on_chip = [p for p in places[name] if isinstance(p, Shared)]
+            places[name] = (*on_chip, place)
         end += 2 * size
     return Memory(places, end)
 

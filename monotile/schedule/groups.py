@@ -6,12 +6,11 @@ twice. A Compute may have some leading rows that no other Compute has (a wavefro
 """
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 
 from monotile.analysis.affine import Affine, affine
-from monotile.analysis.dependence import follows, independent, is_axis, loads_of
+from monotile.analysis.dependence import follows, independent, is_axis, loads_of, updates_own
 from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
 from monotile.ir.program import Branch, Compute, Loop, Scatter, Statement, defined, ends_of, used
@@ -133,16 +132,20 @@ def unite(first: Group, second: Group, *, leads: bool = False) -> Group | None:
 
 
 def _writes_apart(every: Sequence[Compute | Scatter]) -> bool:
-    """Whether the Scatters among `every` can be steps of one stage: each writes its own elements, in memory that no other statement
-    uses."""
+    """Whether the Scatters among `every` can be steps of one stage: each writes its own elements, in memory of which other statements
+    use none, or just the element that gets the new value made of it."""
     scatters = [s for s in every if isinstance(s, Scatter)]
-    uses = Counter(t.name for s in every for t in used(s)) if scatters else Counter[str]()
+    uses = [(s, t.name) for s in every for t in used(s)] if scatters else []
     made = {s.out.name for s in every}
     return all(
         len(independent(s.index, s.axes)) == len(s.axes)
-        and not uses[s.out.name]
-        and uses[s.base.name] == 1
         and s.base.name not in made
+        and all(name != s.out.name for _, name in uses)
+        and all(
+            t is s or (isinstance(t, Compute) and updates_own(t, s))
+            for t, name in uses
+            if name == s.base.name
+        )
         for s in scatters
     )
 

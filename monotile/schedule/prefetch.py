@@ -17,6 +17,7 @@ from monotile.kernels.registry import family_of, why_not_late
 from monotile.plan.live_tasks import is_given, live_tasks
 from monotile.plan.nodes import PlanNode, Repeat, Stage
 from monotile.plan.places import Place
+from monotile.plan.streams import any_streams
 from monotile.plan.walk import repeats, with_bodies
 from monotile.targets.target import Target
 
@@ -38,7 +39,7 @@ def prefetch(
         frozenset(r.stage for loop in repeats(body) for r in loop.resident),
         target,
     )
-    return found.nodes(body, frozenset())
+    return found.nodes(body, frozenset(), any(map(any_streams, body)))
 
 
 class _Prefetcher(msgspec.Struct, frozen=True):
@@ -50,18 +51,23 @@ class _Prefetcher(msgspec.Struct, frozen=True):
     pinned: frozenset[str]
     target: Target
 
-    def nodes(self, body: tuple[PlanNode, ...], loops: frozenset[str]) -> tuple[PlanNode, ...]:
-        """loops: axes of the enclosing loops."""
+    def nodes(
+        self, body: tuple[PlanNode, ...], loops: frozenset[str], supplied: bool
+    ) -> tuple[PlanNode, ...]:
+        """loops: axes of the enclosing loops. supplied: a supplier walks through `body`."""
         out: list[PlanNode] = []
         for n in body:
             if isinstance(n, Stage):
-                out.append(self._stage(n, loops))
-            else:
-                inner = loops | {n.axis} if isinstance(n, Repeat) else loops
-                out.append(with_bodies(n, lambda b, inner=inner: self.nodes(b, inner)))
+                out.append(self._stage(n, loops, supplied))
+                continue
+            inner = loops | {n.axis} if isinstance(n, Repeat) else loops
+            here = supplied and any_streams(n)
+            out.append(with_bodies(n, lambda b, inner=inner, s=here: self.nodes(b, inner, s)))
         return tuple(out)
 
-    def _stage(self, stage: Stage, loops: frozenset[str]) -> Stage:
+    def _stage(self, stage: Stage, loops: frozenset[str], supplied: bool) -> Stage:
+        if supplied and not stage.everywhere:
+            stage = self._asked(stage, loops, "ring")
         stage = self._asked(stage, loops, "stage")
         workers = self.target.workers
         sized = live_tasks(stage, self.views.statements, self.views.places)
@@ -73,7 +79,7 @@ class _Prefetcher(msgspec.Struct, frozen=True):
         return self._asked(stage, loops, "use")
 
     def _asked(
-        self, stage: Stage, loops: frozenset[str], at: Literal["stage", "handoff", "use"]
+        self, stage: Stage, loops: frozenset[str], at: Literal["ring", "stage", "handoff", "use"]
     ) -> Stage:
         """`stage` with the prefetches of its steps at one point, the first step's before the second's."""
         for number, step in enumerate(stage.steps):

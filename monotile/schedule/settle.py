@@ -55,7 +55,7 @@ def _in_turn(stage: Stage, target: Target, begin: int) -> tuple[Stage, int]:
     """begin: the first idle thread. Gives the stage, and the first thread that is idle after it."""
     firsts = [0] * len(stage.steps)
     free = begin
-    early = [s.method.ahead("stage", "all") > 0 for s in stage.steps]
+    early = [s.method.reads_first for s in stage.steps]
     for at_start in (True, False):
         free = begin  # the first thread of the idle warps
         for k, step in enumerate(stage.steps):

@@ -1,7 +1,7 @@
 """Which Computes share a stage."""
 
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Tensor, add, const, idx
+from monotile.ir.expr import Axis, Binary, Expr, Load, Select, Tensor, Unary, add, const, idx
 from monotile.ir.program import Compute, Scatter, Statement, compute
 from monotile.schedule.groups import Group, Node, fuse_epilogues, merge, single, singles, unite
 from tests.schedule import programs as p
@@ -167,5 +167,7 @@ def test_a_scatter_stays_apart_from_who_uses_its_memory() -> None:
         lambda i, j: Binary("add", Load(y.out, (i, j)), Load(cache, (i, idx(1), j))),
     )
     assert unite(single(old), single(row_of(cache, old))) is None
+    own = compute(p.tensor("own", 4, 8), lambda i, j: Unary("neg", Load(cache, (i, idx(2), j))))
+    assert unite(single(own), single(row_of(cache, own))) is not None
     same = Scatter(s.out, cache, s.axes, (idx(0), idx(2), s.axes[1]), s.value, None)
     assert unite(single(y), single(same)) is None  # rows that meet

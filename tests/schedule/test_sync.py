@@ -1,8 +1,13 @@
 """Hand-offs: as many as needed, and no more."""
 
-from monotile.ir.program import Statement
+from itertools import pairwise
+
+import pytest
+
+from monotile.ir.expr import Axis, Load
+from monotile.ir.program import Scatter, Statement, compute
 from monotile.kernels.elementwise.method import Map
-from monotile.plan.access import overlap, resolve, worker_of
+from monotile.plan.access import access, overlap, replayed, resolve, worker_of
 from monotile.plan.nodes import Handoff, Repeat, Stage, Step
 from monotile.plan.places import Pointer, Workspace
 from monotile.schedule.handoffs import synchronise
@@ -109,3 +114,29 @@ def test_an_empty_program_has_no_stages() -> None:
     body: list[Statement] = []
     plan = p.plan_of(p.program([p.tensor("x", 2)], body), p.H100)
     assert plan.body == ()
+
+
+def test_an_entry_of_a_table_for_each_iteration() -> None:
+    """What one iteration wrote of a table does not concern the next one, which reads another entry."""
+    table, made, axis = p.tensor("table", 5, 16), p.tensor("made", 16), Axis("l", 5)
+    read = compute(made, lambda i: Load(table, (axis, i)))
+    write = Scatter(
+        p.tensor("new", 5, 16), table, read.axes, (axis, *read.axes), Load(made, read.axes), None
+    )
+    places = {"table": (Pointer(1),), "new": (Pointer(1),), "made": (Workspace(0),)}
+    for iteration in (0, 3):
+        found = [
+            access(stage(s.out.name), {s.out.name: s}, places, {"l": iteration}, {})
+            for s in (read, write)
+        ]
+        entry = ("pointer 1", 64 * iteration, 64 * iteration + 64)
+        assert [b for _, b in found[0].reads] == [b for _, b in found[1].writes] == [entry]
+    every = access(stage("made"), {"made": read}, places, {}, {})
+    assert [b for _, b in every.reads] == [("pointer 1", 0, 320)]
+
+
+@pytest.mark.parametrize("extent", range(1, 9))
+def test_iterations_that_stand_for_all_alternate(extent: int) -> None:
+    found = replayed(Repeat("l", extent, ()))
+    assert found[-1] == extent - 1
+    assert all((b - a) % 2 for a, b in pairwise(found))

@@ -90,6 +90,29 @@ def test_fewer_heads_are_a_product_of_their_own() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_slices_of_other_widths_are_products_of_their_own() -> None:
+    def at(begin: int, i: Expr) -> Expr:
+        return Load(GATES.out, (idx(0), add(i, idx(begin))))
+
+    y = compute(Tensor("y", (7,), F32), lambda i: Unary("tanh", at(3, i)))
+    z = compute(
+        Tensor("z", (3,), F32),
+        lambda i: mul(at(0, i), add(at(10, binary("mod", i, idx(2))), idx(0))),
+    )
+    program = Program((X, W), (), (GATES, y, z), (y.out, z.out))
+    assert split_slices(program) is program  # the last is read in another way
+    z = compute(Tensor("z", (3,), F32), lambda i: at(0, i))
+    last = compute(Tensor("last", (2,), F32), lambda i: at(10, i))
+    program = Program((X, W), (), (GATES, y, z, last), (y.out, z.out, last.out))
+    new = split_slices(program)
+    verify(new)
+    assert [s.out.shape for s in new.body if s.reduce] == [(1, 1, 3), (1, 1, 7), (1, 1, 2)]
+    rng = np.random.default_rng(0)
+    values = {t.name: rng.integers(-4, 4, t.shape).astype(np.float32) for t in (X, W)}
+    for a, b in zip(evaluate(new, values), evaluate(program, values), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_what_reads_into_other_heads_stays() -> None:
     """No condition keeps it in its slices, which would be another product."""
 

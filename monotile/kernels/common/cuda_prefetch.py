@@ -1,14 +1,17 @@
 """Determines which loads can be prefetched."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import NamedTuple
 
 from monotile.analysis.guarded import choices
-from monotile.analysis.unconditional import TRUE, conditional, either, unconditional
+from monotile.analysis.unconditional import TRUE, both, conditional, either, unconditional
 from monotile.codegen.packs import LANE
 from monotile.codegen.vector import VectorEmitter
-from monotile.ir.expr import Axis, Const, Expr, Load, Select, axes_of, loads, rebuild
-from monotile.ir.intervals import interval
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Select, axes_of, loads, rebuild
+from monotile.ir.intervals import NOTHING_KNOWN, Facts, interval, learn
+
+Conditions = Mapping[Load, Expr]
 
 
 def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
@@ -16,18 +19,19 @@ def known_ahead(e: VectorEmitter, bodies: Sequence[Expr]) -> dict[Load, Expr]:
     return {x: when for x, when in read_by(bodies).items() if not e.computed(x.tensor)}
 
 
-def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
-    """The loads of `bodies`, each with its condition. Loads whose index contains a load (gathers), or whose condition depends on data, are
-    left out."""
+def read_by(bodies: Sequence[Expr], safe: Conditions = MappingProxyType({})) -> dict[Load, Expr]:
+    """The loads of `bodies`, each with its condition. Loads whose index contains a load (gathers) are left out, and those whose condition
+    depends on data, except for `safe` ones (`safe_loads`)."""
     wanted: dict[Load, Expr] = {}
     unknown: set[Load] = set()
     for body in bodies:
         for x, when in conditional(body):
             if any(map(loads, x.index)):
                 continue
-            if loads(when):
+            if loads(when) and x not in safe:
                 unknown.add(x)
             else:
+                when = safe[x] if loads(when) else when
                 known = wanted.get(x)
                 wanted[x] = when if known is None else either(known, when)
     # Under which conditions a Load is read for an index is not known here.
@@ -35,14 +39,45 @@ def read_by(bodies: Sequence[Expr]) -> dict[Load, Expr]:
     return {x: when for x, when in wanted.items() if when == TRUE or x not in unknown}
 
 
-def read_at_once(bodies: Sequence[Expr]) -> dict[Load | Select, Expr]:
+def safe_loads(bodies: Sequence[Expr]) -> dict[Load, Expr]:
+    """Loads of `bodies` on which data decides, and the same data for all elements: a state that counts only from the second token on. Each with
+    the rest of its condition, under which it is in range and may be executed in any case."""
+    found: dict[Load, Expr] = {}
+    for x, when in (read for body in bodies for read in conditional(body)):
+        rest = TRUE
+        asked = [y for part in _conjuncts(when) for y in loads(part)]
+        for part in _conjuncts(when):
+            rest = rest if loads(part) else both(rest, part)
+        once = asked and not any(axes_of(i) for y in asked for i in y.index)
+        if once and _in_range(x, learn(rest, True)):
+            found[x] = either(found.get(x, rest), rest)
+    return found
+
+
+def _conjuncts(e: Expr) -> Iterator[Expr]:
+    if isinstance(e, Binary) and e.op == "and":
+        yield from _conjuncts(e.a)
+        yield from _conjuncts(e.b)
+    else:
+        yield e
+
+
+def _in_range(x: Load, facts: Facts = NOTHING_KNOWN) -> bool:
+    ends = [interval(i, facts) for i in x.index]
+    sizes = zip(ends, x.tensor.shape, strict=True)
+    return all(r is not None and r.inside(0, n - 1) for r, n in sizes)
+
+
+def read_at_once(
+    bodies: Sequence[Expr], safe: Conditions = MappingProxyType({})
+) -> dict[Load | Select, Expr]:
     """As `read_by`, but a choice between several loads, such as that of a concatenation, is one item instead of several."""
     found = dict.fromkeys(x for body in bodies for x in choices(body))
 
     def go(x: Expr) -> Expr:
         return Const(0, x.dtype) if x in found else rebuild(x, go)
 
-    rest = read_by([go(body) for body in bodies] if found else bodies)
+    rest = read_by([go(body) for body in bodies] if found else bodies, safe)
     return {**dict.fromkeys(found, TRUE), **rest}
 
 
@@ -81,8 +116,4 @@ def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
 def always_there(bodies: Sequence[Expr]) -> Iterator[Load]:
     """The index loads of `bodies` that are in range for all values of the axes."""
     for x in (x for body in bodies for x in loads(body)):
-        for y in (y for i in x.index for y in loads(i)):
-            ends = [interval(i) for i in y.index]
-            sizes = zip(ends, y.tensor.shape, strict=True)
-            if all(r is not None and r.inside(0, n - 1) for r, n in sizes):
-                yield y
+        yield from (y for i in x.index for y in loads(i) if _in_range(y))

@@ -1,6 +1,6 @@
 """Maps on CUDA, with their prefetches: of a later step at the stage's beginning, or of several iterations at once."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -12,36 +12,60 @@ from monotile.codegen.site import Site
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
-from monotile.ir.expr import Axis, Expr, Load, Select, add, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, Select, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute, expressions
-from monotile.kernels.common.cuda_prefetch import always_there, known_ahead, looked_up, read_at_once
-from monotile.kernels.common.cuda_threads import inside, placed, thread_map, write_element
+from monotile.kernels.common.cost import LINE
+from monotile.kernels.common.cuda_prefetch import (
+    always_there,
+    looked_up,
+    read_at_once,
+    read_by,
+    safe_loads,
+)
+from monotile.kernels.common.cuda_threads import inside, placed, region, thread_map, write_element
 from monotile.kernels.elementwise.cuda_iterations import Iterations
 from monotile.kernels.elementwise.method import Map
-from monotile.kernels.elementwise.prefetch import is_large, tensors
+from monotile.kernels.elementwise.prefetch import is_large, requested, tensors
+from monotile.plan.launch import Ring
 
 X = TypeVar("X", Load, Load | Select)
 
 
 def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
-    """Loads a map's operands in memory into the struct `early_number`."""
-    name, method = f"early_{number}", site.step.method
+    """Loads a map's operands in memory, of all of the thread's vectors, into the structs `early_number`."""
+    method = site.step.method
     assert isinstance(method, Map)
-    own = thread_map(e, site, method.vector)
-    point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
-    made = (site.anchor, *site.followers)
-    bodies = [substitute(x, point) for s in made for x in expressions(s)]
-    wanted = known_ahead(e, bodies)
+    own, name = thread_map(e, site, method.vector), f"early_{number}"
+    at = _at(site, own)
+    every = [at(x) for s in (site.anchor, *site.followers) for x in expressions(s)]
+    whole = method.ahead("stage", "all")
+    wanted = {
+        x: when
+        for x, when in read_by(every, _safe(e, site, at)).items()
+        if not e.computed(x.tensor) and (whole or is_large(x))
+    }
     w = e.writer
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
-        names = e.held(wanted, own.width, name, unaligned=True)
-    w.write(f"decltype(fetch_{name}(0)) {name}{{}};")
-    with (
-        w.open(own.head, ["e"], fence=True),
-        inside(e, site.ranges, own.element(site.ranges, idx(0))),
-    ):
-        w.write(f"{name} = fetch_{name}(e);")
-    e.early[site.step] = names
+        names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
+    turns = Iterations(e, site, own, method.ahead("stage"), [name], "", _finish(e, site, own, names))  # fmt: skip
+    turns.fetch()
+    e.early[site.step] = turns.compute
+
+
+def write_supply(e: VectorEmitter, site: Site) -> None:
+    """Asks for the lines of large operands, for the supplier."""
+    read = (x for s in (site.anchor, *site.followers) for y in expressions(s) for x in loads(y))
+    w = e.writer
+    for x in requested(read, e.view.place, e.computes):
+        line = LINE // x.dtype.itemsize
+        own = ThreadMap(line, region(site.ranges) // line, 0, Ring.THREADS)
+        lane = f"idx e = threadIdx.x % {Ring.THREADS}"
+        first = own.element(site.ranges, idx(0))
+        with (
+            w.open(f"for ({lane}; e < {own.groups}; e += {Ring.THREADS})", ["e"], fence=True),
+            inside(e, site.ranges, first),
+        ):
+            w.write(f"mt::ptx::request({e.address_of(x, placed(site.point, first))});")
 
 
 def write(e: VectorEmitter, site: Site) -> None:
@@ -50,7 +74,9 @@ def write(e: VectorEmitter, site: Site) -> None:
     assert isinstance(method, Map)
     own = thread_map(e, site, method.vector)
     together = method.ahead("loop")
-    if not together and (block := _live_block(site, own)):
+    if site.step in e.early:
+        e.early[site.step]()
+    elif not together and (block := _live_block(site, own)):
         with _each_block(e, site, block) as part:
             _write(e, part, thread_map(e, part, method.vector))
     elif together:
@@ -97,23 +123,14 @@ def _write(e: VectorEmitter, site: Site, own: ThreadMap) -> None:
         e.writer.open(own.head, ["e"], fence=True) as block,
         inside(e, site.ranges, own.element(site.ranges, idx(0))),
     ):
-        block.names.update(e.joined(e.early.get(site.step, {})))
-        point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
-        with e.vector(own.width):
-            write_element(e, site, point)
+        _finish(e, site, own, {})(block)
 
 
 def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) -> None:
     """Several iterations at once: all their loads are issued before any is used."""
-    w, name = e.writer, e.writer.fresh("turn")
-    point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
-
-    def at(x: Expr) -> Expr:
-        return fold_uniform(substitute(x, point), Axis(LANE, own.width))
-
+    w, name, at = e.writer, e.writer.fresh("turn"), _at(site, own)
     made, every = site.step.computes, site.step.method.ahead("loop", "all")
-    plain = [s.body for s in (site.anchor, *site.followers) if isinstance(s, Compute)]
-    bodies = [at(x) for x in plain]
+    bodies = [at(x) for x in _plain(site)]
 
     def asked(found: Mapping[X, Expr]) -> dict[X, Expr]:
         return {
@@ -123,10 +140,11 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
         }
 
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
-        names = e.held(asked(read_at_once(bodies)), own.width, f"{name}[turn]", unaligned=True)
+        wanted = asked(read_at_once(bodies, _safe(e, site, at)))
+        names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
     arrays, there, place = [name], "", w.fresh("place")
     # A tensor of the call's sizes ends where they say.
-    certain = set[Expr]() if e.sizes else {at(y) for y in always_there(plain)}
+    certain = set[Expr]() if e.sizes else {at(y) for y in always_there(_plain(site))}
     known = looked_up(bodies, certain, own.width)
     if places := asked(dict.fromkeys(known.places, TRUE)):
         arrays.append(w.fresh("places"))
@@ -139,13 +157,41 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
         with w.open(head, ["e", place], fence=True, tail=";") as block:
             block.names.update(told)
             names |= e.held(asked(known.found), own.width, f"{there}[turn]")
+    finish = _finish(e, site, own, names)
+
+    def with_places(block: Block) -> None:
+        w.write(f"const auto& {place} = {arrays[-1]}[turn];")
+        w.define(place)
+        finish(block)
+
+    Iterations(e, site, own, count, arrays, there, with_places if there else finish).write()
+
+
+def _finish(
+    e: VectorEmitter, site: Site, own: ThreadMap, names: Mapping[Hashable, str]
+) -> Callable[[Block], None]:
+    """What writes the computation of vector `e` in a block. names: the texts of values that are loaded already, as `held` gives them."""
 
     def finish(block: Block) -> None:
-        if there:
-            w.write(f"const auto& {place} = {arrays[-1]}[turn];")
-            w.define(place)
         block.names.update(e.joined(names))
+        point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
         with e.vector(own.width):
             write_element(e, site, point)
 
-    Iterations(e, site, own, count, arrays, there, finish).write()
+    return finish
+
+
+def _at(site: Site, own: ThreadMap) -> Callable[[Expr], Expr]:
+    """What gives an expression at vector `e`."""
+    point = placed(site.point, own.element(site.ranges, lane_of(own.width)))
+    return lambda x: fold_uniform(substitute(x, point), Axis(LANE, own.width))
+
+
+def _plain(site: Site) -> list[Expr]:
+    return [s.body for s in (site.anchor, *site.followers) if isinstance(s, Compute)]
+
+
+def _safe(e: VectorEmitter, site: Site, at: Callable[[Expr], Expr]) -> dict[Load, Expr]:
+    """`safe_loads` at vector `e`. A tensor of the call's sizes ends where they say."""
+    found = {} if e.sizes else safe_loads(_plain(site))
+    return {y: at(when) for x, when in found.items() if isinstance(y := at(x), Load)}

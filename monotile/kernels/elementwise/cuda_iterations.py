@@ -58,6 +58,17 @@ class Iterations:
             for s in (site.anchor, *site.followers)
         )
 
+    def fetch(self) -> None:
+        """Declares the arrays and writes the loads, of as many iterations as there are."""
+        self._declare("")
+        with self._each(self.own.thread), self._where_inside():
+            self._fetch("")
+
+    def compute(self) -> None:
+        """Writes the computations after `fetch`."""
+        with self._each(self.own.thread), self._where_inside() as block:
+            self.finish(block)
+
     def _write_short(self) -> None:
         with self._rounds(str(self.own.groups)):
             self._declare("")

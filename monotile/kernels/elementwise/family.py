@@ -4,7 +4,7 @@ from monotile.kernels.common.collisions import check_apart
 from monotile.kernels.common.vectors import exact_width
 from monotile.kernels.elementwise.cpu import write as write_c
 from monotile.kernels.elementwise.cuda import write as write_cuda
-from monotile.kernels.elementwise.cuda import write_prefetch
+from monotile.kernels.elementwise.cuda import write_prefetch, write_supply
 from monotile.kernels.elementwise.cuts import cut, in_rows
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.elementwise.prefetch import prefetch
@@ -37,4 +37,5 @@ ELEMENTWISE = Family(
     check=check,
     write={"c": write_c, "cuda": write_cuda},
     write_prefetch={"cuda": write_prefetch},
+    write_supply={"cuda": write_supply},
 )

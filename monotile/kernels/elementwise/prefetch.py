@@ -2,14 +2,15 @@
 thread, of several at once, so that there is one latency instead of one per vector."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from monotile.analysis.guarded import choices
-from monotile.ir.expr import Expr, Load, Select, loads
+from monotile.ir.expr import Expr, Load, Select, Tensor, loads
 from monotile.ir.program import expressions
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.family import Prefetching
 from monotile.plan.nodes import Prefetch
+from monotile.plan.places import Place, Pointer
 from monotile.targets.model import fitted
 
 MOST_WORDS = 32  # registers of a thread for loads in flight
@@ -22,9 +23,15 @@ LARGE = 1 << 15
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
-    """At "stage" for steps after the first with one vector per thread, otherwise at "loop"."""
+    """At "stage" for steps after the first of whose vectors each thread has all in flight at once, otherwise at "loop"."""
     step, target = where.step, where.target
     assert isinstance(step.method, Map)
+    if at == "ring" and where.streamed:
+        read = (
+            x for n in step.computes for e in expressions(where.statements[n]) for x in loads(e)
+        )
+        given = requested(read, where.view.place, where.statements)
+        return (Prefetch("large", "ring"),) if given and not step.bounds else ()
     if at != "stage" or step.bounds:
         return ()
     own = {name for s in where.stage.steps for name in s.computes}
@@ -45,15 +52,20 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     if turns > LONG * most:
         room *= 2
         most *= 2 if len(step.dims) == 1 else 1  # see `cuda_iterations.py`
+    gathers = any(loads(i) for x in others for y in loads(x) for i in y.index)
     for what in ("all", "large"):
-        words = _words((x for x in others if what == "all" or is_large(x)), width)
+        asked = [x for x in others if what == "all" or is_large(x)]
+        words = _words(asked, width)
         if not words:
             continue
         together = min(most * max(1, WHOLE // words), room // words)
         rounds = -(-turns // max(1, together))
         together = -(-turns // rounds)
         if together > 1:
-            return (Prefetch(what, "loop", together),)
+            later = (
+                where.number == 0 or rounds > 1 or gathers or all(tensors(x) & own for x in asked)
+            )
+            return (Prefetch(what, "loop" if later else "stage", together),)
     return ()
 
 
@@ -72,6 +84,20 @@ def tensors(x: Load | Select) -> set[str]:
 def is_large(x: Load | Select) -> bool:
     """Whether the prefetch of "large" tensors includes `x`."""
     return any(y.tensor.nbytes > LARGE for y in loads(x))
+
+
+def requested(
+    found: Iterable[Load], place: Callable[[Tensor], Place], made: Container[str]
+) -> list[Load]:
+    """Those of `found` whose lines are requested ahead: of large tensors that no statement `made`, at places that no data decides."""
+    return [
+        x
+        for x in dict.fromkeys(found)
+        if is_large(x)
+        and isinstance(place(x.tensor), Pointer)
+        and x.tensor.name not in made
+        and not any(map(loads, x.index))
+    ]
 
 
 def _words(found: Iterable[Load | Select], width: int) -> int:

@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from monotile.analysis.dependence import updates_own
 from monotile.analysis.in_place import carried_in_place
 from monotile.analysis.states import old_values, overwritten_by
-from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates
+from monotile.ir.program import Compute, Loop, Program, Scatter, statements, updates, used
 from monotile.plan.access import (
     REPLICA,
     WORKSPACE,
@@ -248,9 +249,18 @@ class _Replay:
             fail(f"{stage.name} reads {name} where {other} was written since")
         if name in self.now.lost:
             fail(f"{stage.name} reads {name} when its memory has the new value")
-        several = math.prod(stage.grid) > 1
+        several = math.prod(stage.grid) > 1 and not self._updates_own(stage, name)
         if several and name not in self.kept and any(overlap(b, w) for w in writes):
             fail(f"{stage.name} writes over {name} while it reads it")
+
+    def _updates_own(self, stage: Stage, name: str) -> bool:
+        """Whether the stage overwrites of tensor `name` only elements whose new value it makes of them, in the same task."""
+        own = [self.computes[n] for step in stage.steps for n in step.computes]
+        updates = [s for s in own if isinstance(s, Scatter) and s.base.name == name]
+        readers = [s for s in own if s not in updates and name in {t.name for t in used(s)}]
+        return len(updates) == 1 and all(
+            isinstance(s, Compute) and updates_own(s, updates[0]) for s in readers
+        )
 
     def _wrote(self, stage: Stage, writes: Iterable[tuple[str, Bytes]], me: int | None) -> None:
         writes = tuple(writes)

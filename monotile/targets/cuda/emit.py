@@ -257,7 +257,7 @@ class CudaEmitter(BlockEmitter):
     def write_prefetches(self, stage: Stage) -> None:
         """Emits the prefetches of the stage's maps and the weights of its reductions, before its first step."""
         self.early, self.prefetched = {}, {}
-        for what in ("all", "weights"):
+        for what in ("all", "large", "weights"):
             for number, site in enumerate(self.sites(stage, bounded=False)):
                 if site.step.method.ahead("stage", what):
                     family_of(site.step.method).write_prefetch["cuda"](self, site, number)

@@ -8,7 +8,7 @@ from monotile.codegen.block import GIVEN, BlockEmitter
 from monotile.codegen.ring import supplier_type
 from monotile.kernels.registry import family_of
 from monotile.plan.launch import Ring
-from monotile.plan.nodes import Choose, PlanNode, Repeat, Stage
+from monotile.plan.nodes import Choose, PlanNode, Repeat, Stage, Step
 from monotile.plan.streams import any_streams, streams
 
 NAME = "supply"
@@ -23,7 +23,7 @@ def write_supply(e: BlockEmitter, ring: Ring) -> None:
 
 def _walk(e: BlockEmitter, nodes: Sequence[PlanNode]) -> None:
     for node in nodes:
-        if not any_streams(node):
+        if not any_streams(node) and not (isinstance(node, Stage) and any(map(_asks, node.steps))):
             continue
         match node:
             case Stage():
@@ -48,6 +48,11 @@ def _supply(e: BlockEmitter, stage: Stage) -> None:
     with e.writer.open(head, ["task"], fence=True):
         e.write_coordinates(e.grid(stage))
         for site in e.sites(stage, bounded=False):
-            if streams(site.step):
+            if streams(site.step) or _asks(site.step):
                 with e.writer.open("", fence=True):
                     family_of(site.step.method).write_supply["cuda"](e, site)
+
+
+def _asks(step: Step) -> bool:
+    """Whether the supplier only asks for lines of what the step reads."""
+    return step.method.ahead("ring") > 0

@@ -117,7 +117,7 @@ def _slices(places: Iterable[Expr], size: int) -> Sequence[Slices] | None:
     there is only one."""
     read = _read(places)
     if len({run[1:] for _, run in read}) != 1:
-        return None
+        return _unequal(places, size)
     rest = next(iter(read))[1][1:]
     head = math.prod(rest)
     exact = sorted((start, run) for start, run in read if start % head == 0)
@@ -126,8 +126,17 @@ def _slices(places: Iterable[Expr], size: int) -> Sequence[Slices] | None:
     if not near or len(exact) < 2 or [start for start, _ in exact] != [0, *ends[:-1]] or ends[-1] != size:  # fmt: skip
         return None
     if not rest and len({run for _, run in read}) > 1:
-        return None
+        return _unequal(places, size)
     return (*_joined(exact),)
+
+
+def _unequal(places: Iterable[Expr], size: int) -> Sequence[Slices] | None:
+    """Slices of any widths, if each read walks just one of them."""
+    found = {(a.constant, math.prod(_run(a) or ())) for a in map(affine, places)}
+    ends = list(itertools.accumulate(width for _, width in sorted(found)))
+    if len(found) < 2 or [begin for begin, _ in sorted(found)] != [0, *ends[:-1]] or ends[-1] != size:  # fmt: skip
+        return None
+    return [Slices(begin, 1, (width,)) for begin, width in sorted(found)]
 
 
 def _read(places: Iterable[Expr]) -> set[tuple[int, Shape]]:
@@ -217,4 +226,6 @@ def _load(x: Load, found: Found) -> Load:
 def _slices_at(place: Affine, slices: Sequence[Slices]) -> Slices:
     """The slices that contain an index, or that have it next to their index in a head."""
     head = math.prod(slices[0].shape[1:])
-    return next(s for s in slices if place.constant < s.end - s.width + head)
+    return next(
+        s for s in slices if place.constant < s.end - s.width + (head if s.count > 1 else s.width)
+    )

@@ -29,10 +29,11 @@ def order(body: tuple[Statement, ...], results: tuple[Tensor, ...]) -> tuple[Sta
             consumers.setdefault(t.name, set()).add(k)
     own: set[str] = set()
     movable: set[str] = set()
+    fills = {s.out.name for s in body if isinstance(s, Compute) and _is_fill(s)}
     for s in body:
         if isinstance(s, Compute):
             users = consumers.get(s.out.name, {-1})
-            if _is_source(s, own) and len(users) == 1 and -1 not in users:
+            if _is_source(s, own, fills) and len(users) == 1 and -1 not in users:
                 movable.add(s.out.name)
             own.add(s.out.name)
     body = _views_early(body, {name for name, users in consumers.items() if users == {-1}})
@@ -71,10 +72,10 @@ def _views_early(body: tuple[Statement, ...], results: Container[str]) -> tuple[
     return body if new == body else new
 
 
-def _is_source(s: Compute, own: set[str]) -> bool:
-    """Whether `s` is pointwise in one tensor, from outside of the list, and otherwise in scalars."""
+def _is_source(s: Compute, own: Container[str], fills: Container[str]) -> bool:
+    """Whether `s` is pointwise in one tensor, from outside of the list, and otherwise in scalars and constant `fills`."""
     read = {x.tensor for x in loads(s.body)}
-    large = [t for t in read if t.shape]
+    large = [t for t in read if t.shape and t.name not in fills]
     return s.combiner is None and len(large) == 1 and large[0].name not in own
 
 
