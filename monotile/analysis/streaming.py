@@ -25,9 +25,11 @@ def streamed_weights(program: Program, cached: float, on_chip: int) -> frozenset
     if total <= cached:
         return frozenset()
     most = _most_times(program)
-    few = {r.tensor for r in reuses(program) if r.times <= most.get(r.tensor, 0)}
-    if 2 * sum(sizes[n] for n in few & sizes.keys()) < total:
+    times = {r.tensor: r.times for r in reuses(program)}
+    seldom = {n for n, often in times.items() if often <= max(FEW, most.get(n, 0))}
+    if 2 * sum(sizes[n] for n in seldom & sizes.keys()) < total:
         return frozenset()
+    few = {n for n in seldom if times[n] <= most.get(n, 0)}
     kept = {
         x.tensor.name
         for loop in statements(program.body)

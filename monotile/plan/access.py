@@ -127,7 +127,7 @@ def _entries(
     whole = resolve(place, t.nbytes, iterations)
     first = {index[0] for index in at if index}
     axis = first.pop() if len(first) == 1 and isinstance(place, Pointer) else None
-    if not isinstance(axis, Axis) or axis.name not in iterations:
+    if not isinstance(axis, Axis) or axis.name not in iterations or axis.extent > t.shape[0]:
         return whole
     each = t.nbytes // t.shape[0]
     begin = iterations[axis.name] * each

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from monotile.kernels.gemv.method import Gemv
 from monotile.plan.nodes import Plan
 from monotile.plan.walk import stages_in
-from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate import COMPILER, EmulationError
 from tests.codegen.emulate_model import TARGET, Emulated
 from tests.conftest import wide
 from tests.models.accuracy import error, exact
@@ -138,3 +138,27 @@ def test_the_supplier_is_told_which_way_loops_and_choices_go(scale: float, least
     for seed in (1, 2):
         (got,) = fast(x, torch.tensor(least), seed=seed)
         torch.testing.assert_close(got, right)
+
+
+class OneOfMany(nn.Module):
+    """A product beside that with one of many matrices, of which a call reads no other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(96, 128)
+        self.experts = nn.Parameter(torch.randn(32, 128, 64))
+
+    def forward(self, x: Tensor, which: Tensor) -> Tensor:
+        return torch.einsum("bk,bkn->bn", self.dense(x).tanh(), self.experts[which])
+
+
+def test_what_is_read_in_part_does_not_keep_others_from_streaming() -> None:
+    torch.manual_seed(6)
+    model, x = OneOfMany().eval(), torch.randn(1, 96)
+    fast = Emulated(model, (x, torch.tensor([3])), 3, target=SMALL)
+    assert streamed(fast.plan)
+    assert "mt_failed" in fast.source.text
+    for which in (torch.tensor([31]), torch.tensor([0])):
+        torch.testing.assert_close(fast(x, which)[0], model(x, which), rtol=1e-5, atol=1e-4)
+    with pytest.raises(EmulationError, match="failure 0"):
+        fast(x, torch.tensor([32]))

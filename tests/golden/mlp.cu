@@ -12,12 +12,12 @@ struct Params {
 using mt_size = const int64_t*;  // not in global memory
 using mt_number = const double*;
 
-static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {
-  if ((uint64_t)i < (uint64_t)extent) return (idx)i;
-  mt::fail(number);
-  return 0;
+static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, unsigned number, unsigned& failed) {
+  const bool inside = (uint64_t)i < (uint64_t)extent;
+  if (!inside) failed = number + 1;
+  return inside ? (idx)i : 0;
 }
-#define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)
+#define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number, mt_failed)
 
 static __device__ __forceinline__ void stage_active(const Params& p, char* const workspace, const uint16_t* const x_1, const uint16_t* const w1_2, uint16_t* const active_5) {
   char* const scratch = mt::ptx::shared_memory();

@@ -8,8 +8,9 @@ from monotile.analysis.guarded import choices
 from monotile.analysis.unconditional import TRUE, both, conditional, either, unconditional
 from monotile.codegen.packs import LANE
 from monotile.codegen.vector import VectorEmitter
+from monotile.ir.bounds import in_bounds
 from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Select, axes_of, loads, rebuild
-from monotile.ir.intervals import NOTHING_KNOWN, Facts, interval, learn
+from monotile.ir.intervals import Ranges, learn
 
 Conditions = Mapping[Load, Expr]
 
@@ -44,12 +45,11 @@ def safe_loads(bodies: Sequence[Expr]) -> dict[Load, Expr]:
     the rest of its condition, under which it is in range and may be executed in any case."""
     found: dict[Load, Expr] = {}
     for x, when in (read for body in bodies for read in conditional(body)):
-        rest = TRUE
-        asked = [y for part in _conjuncts(when) for y in loads(part)]
+        rest, asked = TRUE, loads(when)
         for part in _conjuncts(when):
             rest = rest if loads(part) else both(rest, part)
         once = asked and not any(axes_of(i) for y in asked for i in y.index)
-        if once and _in_range(x, learn(rest, True)):
+        if once and in_bounds(x, Ranges(learn(rest, True))):
             found[x] = either(found.get(x, rest), rest)
     return found
 
@@ -60,12 +60,6 @@ def _conjuncts(e: Expr) -> Iterator[Expr]:
         yield from _conjuncts(e.b)
     else:
         yield e
-
-
-def _in_range(x: Load, facts: Facts = NOTHING_KNOWN) -> bool:
-    ends = [interval(i, facts) for i in x.index]
-    sizes = zip(ends, x.tensor.shape, strict=True)
-    return all(r is not None and r.inside(0, n - 1) for r, n in sizes)
 
 
 def read_at_once(
@@ -116,4 +110,4 @@ def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
 def always_there(bodies: Sequence[Expr]) -> Iterator[Load]:
     """The index loads of `bodies` that are in range for all values of the axes."""
     for x in (x for body in bodies for x in loads(body)):
-        yield from (y for i in x.index for y in loads(i) if _in_range(y))
+        yield from (y for i in x.index for y in loads(i) if in_bounds(y, Ranges()))

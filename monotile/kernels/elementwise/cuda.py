@@ -56,7 +56,7 @@ def write_supply(e: VectorEmitter, site: Site) -> None:
     """Asks for the lines of large operands, for the supplier."""
     read = (x for s in (site.anchor, *site.followers) for y in expressions(s) for x in loads(y))
     w = e.writer
-    for x in requested(read, e.view.place, e.computes):
+    for x in requested(read, e.view, (weight.tensor.name for weight in e.program.weights)):
         line = LINE // x.dtype.itemsize
         own = ThreadMap(line, region(site.ranges) // line, 0, Ring.THREADS)
         lane = f"idx e = threadIdx.x % {Ring.THREADS}"

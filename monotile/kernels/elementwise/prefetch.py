@@ -2,15 +2,17 @@
 thread, of several at once, so that there is one latency instead of one per vector."""
 
 import math
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from monotile.analysis.guarded import choices
-from monotile.ir.expr import Expr, Load, Select, Tensor, loads
+from monotile.codegen.view import View
+from monotile.ir.bounds import in_bounds
+from monotile.ir.expr import Expr, Load, Select, loads
+from monotile.ir.intervals import Ranges
 from monotile.ir.program import expressions
 from monotile.kernels.elementwise.method import Map
 from monotile.kernels.family import Prefetching
 from monotile.plan.nodes import Prefetch
-from monotile.plan.places import Place, Pointer
 from monotile.targets.model import fitted
 
 MOST_WORDS = 32  # registers of a thread for loads in flight
@@ -30,7 +32,7 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
         read = (
             x for n in step.computes for e in expressions(where.statements[n]) for x in loads(e)
         )
-        given = requested(read, where.view.place, where.statements)
+        given = requested(read, where.view, where.streamed)
         return (Prefetch("large", "ring"),) if given and not step.bounds else ()
     if at != "stage" or step.bounds:
         return ()
@@ -86,17 +88,18 @@ def is_large(x: Load | Select) -> bool:
     return any(y.tensor.nbytes > LARGE for y in loads(x))
 
 
-def requested(
-    found: Iterable[Load], place: Callable[[Tensor], Place], made: Container[str]
-) -> list[Load]:
-    """Those of `found` whose lines are requested ahead: of large tensors that no statement `made`, at places that no data decides."""
+def requested(found: Iterable[Load], view: View, weights: Iterable[str]) -> list[Load]:
+    """Those of `found` whose lines are requested ahead: of large weights and states that no statement has made, at places in range that no
+    data decides."""
+    there = {p for name in weights for p in view.places[name]}
     return [
         x
         for x in dict.fromkeys(found)
         if is_large(x)
-        and isinstance(place(x.tensor), Pointer)
-        and x.tensor.name not in made
+        and view.place(x.tensor) in there
+        and x.tensor.name not in view.statements
         and not any(map(loads, x.index))
+        and in_bounds(x, Ranges())
     ]
 
 

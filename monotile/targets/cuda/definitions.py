@@ -19,11 +19,12 @@ def head(f: Function, *, called: bool = True, apart: bool = False) -> str:
 
 def definition(f: Function, given: Mapping[str, str], *, called: bool, apart: bool = False) -> str:
     """`f`; for a called function, `f` itself under another name, with arguments that ptxas keeps in each lane (`in_lanes`)."""
+    text = _with_failures(f.text)
     if not called:
-        return f"{head(f, called=False)} {f.text}"
+        return f"{head(f, called=False)} {text}"
     bases = [name for name, kind in f.parameters.items() if "*" in kind and name not in given]
     known = "".join(f"  mt::ptx::assume_global({name});\n" for name in bases)
-    body = f.text.replace("{\n", "{\n" + known, 1)
+    body = text.replace("{\n", "{\n" + known, 1)
     if apart:
         return f"{head(f, apart=True)} {body}"
     callee = replace(f, name=f"{f.name}_called")
@@ -33,3 +34,13 @@ def definition(f: Function, given: Mapping[str, str], *, called: bool, apart: bo
     )
     caller = f"{head(f, called=False)} {{\n  {callee.name}({arguments});\n}}\n"
     return f"{head(callee)} {body}{caller}"
+
+
+def _with_failures(body: str) -> str:
+    """`body` with what its index checks need: the number of one that failed. It is looked at only at the end, since a branch at each check
+    would keep the loads behind it from being issued with those before it."""
+    if "MT_CHECK" not in body:
+        return body
+    begin, end = body.split("{\n", 1), "  if (mt_failed) mt::fail(mt_failed - 1);\n}"
+    last = begin[1].rindex("}")
+    return f"{begin[0]}{{\n  unsigned mt_failed = 0;\n{begin[1][:last]}{end}{begin[1][last + 1 :]}"

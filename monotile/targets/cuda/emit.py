@@ -195,11 +195,11 @@ class CudaEmitter(BlockEmitter):
             "#define MT_POINTER(n) p.pointers[n]\n"
             "using mt_size = const int64_t*;  // not in global memory\n"
             "using mt_number = const double*;\n\n"
-            "static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, int number) {\n"
-            "  if ((uint64_t)i < (uint64_t)extent) return (idx)i;\n"
-            "  mt::fail(number);\n"
-            "  return 0;\n}\n"
-            "#define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number)\n\n"
+            "static __device__ __forceinline__ idx mt_checked(int64_t i, int64_t extent, unsigned number, unsigned& failed) {\n"
+            "  const bool inside = (uint64_t)i < (uint64_t)extent;\n"
+            "  if (!inside) failed = number + 1;\n"
+            "  return inside ? (idx)i : 0;\n}\n"
+            "#define MT_CHECK(i, extent, number) mt_checked((int64_t)(i), extent, number, mt_failed)\n\n"
         )
 
     def _stage(self, stage: Stage, axes: tuple[str, ...]) -> None:
