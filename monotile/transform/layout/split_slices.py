@@ -71,7 +71,9 @@ def split_slices(program: Program) -> Program:
     if not found:
         return program
     if any(len(each) > 1 for each in found.values()) and not _within(program, found):
-        found = {n: each for n, each in found.items() if len(each) == 1}
+        found = {
+            n: each for n, each in found.items() if len(each) == 1 or _within(program, {n: each})
+        }
     return _split(program, found, simplify_expr) if found else program
 
 
@@ -226,6 +228,4 @@ def _load(x: Load, found: Found) -> Load:
 def _slices_at(place: Affine, slices: Sequence[Slices]) -> Slices:
     """The slices that contain an index, or that have it next to their index in a head."""
     head = math.prod(slices[0].shape[1:])
-    return next(
-        s for s in slices if place.constant < s.end - s.width + (head if s.count > 1 else s.width)
-    )
+    return next(s for s in slices if place.constant < s.end - s.width + head)
