@@ -30,7 +30,7 @@ from monotile.frontends.torch.branches.merge import Answers, merge
 from monotile.frontends.torch.branches.module_lists import ModuleEffectError, ModuleLists
 from monotile.frontends.torch.branches.nonzero_loops import NonzeroTracker, mask_of
 from monotile.frontends.torch.branches.regions import SideEffectError, outline
-from monotile.frontends.torch.branches.selection import JoinError
+from monotile.frontends.torch.branches.selection import JoinError, TracedIf
 from monotile.frontends.torch.loops.detection import LoopDetectedError, loops_detected
 from monotile.frontends.torch.loops.long_loops import LongLoops
 from monotile.frontends.torch.loops.tensor_numbers import number
@@ -76,6 +76,12 @@ def all_paths(export: Export) -> ExportedProgram:
     """The result of `export`, which traces a model, with every `if` on a tensor's value as a branch. Raises CaptureError, and what `export` raises."""
     try:
         return _outlined(export, MAX_FUNCTIONS)
+    except TooManyPathsError as many:
+        try:  # fewer, if the numbers that a branch assigns need none of their own
+            with patch.object(TracedIf, "joins_numbers", True):
+                return _outlined(export, MAX_FUNCTIONS)
+        except Exception:
+            raise many from None
     except SideEffectError as leak:
         try:
             return _outlined(export, 0)

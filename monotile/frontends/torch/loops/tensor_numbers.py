@@ -18,6 +18,12 @@ from monotile.frontends.torch.origin import describe_frame, users_frame
 
 _NUMBER = "_monotile_number"
 _WHOLE = slice(None)
+_TYPES: dict[type[Any], torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    torch.SymInt: torch.int64,
+    float: torch.float64,
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,16 @@ def number(x: torch.Tensor, index_range: IndexRange | None = None) -> torch.Tens
 
 def stands_for_number(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and hasattr(x, _NUMBER)
+
+
+def number_type(x: Any) -> torch.dtype | None:
+    """The dtype of a tensor that holds the number `x`; None if `x` is not a number."""
+    return x.dtype if stands_for_number(x) else _TYPES.get(type(x))
+
+
+def number_tensor(x: Any) -> torch.Tensor:
+    """A number as a tensor of the dtype that corresponds to Python's type; a tensor as it is."""
+    return x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=number_type(x))
 
 
 def apply_to_numbers(func: Callable[..., Any], args: Any, named: Any) -> Any:
