@@ -137,6 +137,8 @@ def test_dynamic_shapes() -> None:
     free = torch.export.export(nn.Linear(4, 4), (X,), dynamic_shapes=({0: torch.export.Dim("n")},))
     with pytest.raises(CaptureError, match="no upper bound"):
         capture(free)
+    with pytest.raises(CaptureError, match="names dimension 2 of a tensor that has 2 dimensions"):
+        monotile.compile(nn.Linear(4, 4).eval(), (X,), dynamic_shapes=({2: batch},))
 
 
 def test_complex_numbers() -> None:
