@@ -92,7 +92,7 @@ def test_data_dependent_shape() -> None:
 
 def test_data_dependent_number() -> None:
     with pytest.raises(CaptureError, match=r"test_errors\.py:\d+.*torch\.where"):
-        capture(Call(lambda x: x * 2 if int(x.sum()) > 0 else x), (X,))
+        capture(Call(lambda x: [x] * int(x.sum())), (X,))
     with pytest.raises(CaptureError, match=r"makes a number or a shape from a tensor"):
         capture(Call(lambda x: F.leaky_relu(x, x.sum().item())), (X,))
 
@@ -150,6 +150,8 @@ def test_complex_numbers() -> None:
 
 def test_a_choice_by_a_tensors_value() -> None:
     with pytest.raises(CaptureError, match=r'test_errors\.py.*torch\.where.*backend="monotile"'):
+        capture(Call(lambda x: sum(x for _ in range(int(x.sum())))), (X,))
+    with pytest.raises(CaptureError, match=r"test_errors\.py.*a number that a tensor has.*mask it"):
         capture(Call(lambda x: x[: int(x.sum())]), (X,))
 
 
