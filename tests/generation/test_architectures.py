@@ -31,6 +31,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         **SIZES | HEADS | {"num_hidden_layers": 10, "intermediate_size": [64] * 10}, head_dim=16, sliding_window=8, num_kv_shared_layers=4, vocab_size_per_layer_input=WORDS,
         hidden_size_per_layer_input=8, laurel_rank=8, activation_sparsity_pattern=[0.5] * 10, layer_types=[*["sliding_attention"] * 4, "full_attention"] * 2,
     ),
+    "roformer": lambda: transformers.RoFormerConfig(is_decoder=True, num_attention_heads=4, **SIZES),  # positions from a range that begins at a tensor
     "mamba": lambda: transformers.MambaConfig(state_size=8, **SIZES),
     "mamba2": lambda: transformers.Mamba2Config(state_size=8, num_heads=4, head_dim=16, n_groups=2, **SIZES),
     "falcon_h1": lambda: transformers.FalconH1Config(**SIZES | HEADS | MAMBA, head_dim=8),
