@@ -70,6 +70,22 @@ def test_greedy(name: str) -> None:
     assert torch.equal(lm.generate(new, 6, follow=True), right)
 
 
+class Renamed(transformers.MambaForCausalLM):
+    """With its cache as `cache`, as Mamba's is called from transformers 5.24 on."""
+
+    def forward(self, input_ids: torch.Tensor, cache: Any = None, **given: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(input_ids, cache_params=cache, **given)
+
+
+@pytest.mark.wide
+def test_a_cache_of_another_name() -> None:
+    model, plain = Renamed(CONFIGS["mamba"]()), model_of("mamba")
+    model.load_state_dict(plain.state_dict())
+    lm = generator(model.eval().requires_grad_(False), CAPACITY, chunk=1, target="cpu", options=OPTIONS)  # fmt: skip
+    ids = prompt(5, 5)
+    assert torch.equal(lm.generate(ids, 9), expected(plain, ids, 9))
+
+
 @pytest.mark.parametrize("name", [wide("mamba"), wide("falcon_h1"), wide("qwen3_next")])
 def test_sequences_with_states(name: str) -> None:
     model = model_of(name)
