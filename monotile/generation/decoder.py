@@ -28,6 +28,9 @@ from monotile.generation.probe import (
     takes_positions,
 )
 
+# What causal models call their cache; the latter are those of Mamba, from transformers 5.24 on the last.
+_CACHES = ("past_key_values", "cache_params", "cache")
+
 
 class Decoder(nn.Module):
     """`model` with a cache of `capacity` tokens for each of `batch` sequences. vocabulary, device: the model's. positions: whether the
@@ -139,8 +142,9 @@ class Decoder(nn.Module):
 
 def _given(model: nn.Module, cache: Any) -> dict[str, Any]:
     """The arguments that make `model` read and write `cache`."""
-    states = "cache_params" in inspect.signature(model.forward).parameters  # of Mamba
-    return {"cache_params" if states else "past_key_values": cache, "use_cache": True}
+    taken = inspect.signature(model.forward).parameters
+    name = next((n for n in _CACHES if n in taken), _CACHES[0])
+    return {name: cache, "use_cache": True}
 
 
 def _static_cache(model: nn.Module, capacity: int, packed: str | None) -> Any:

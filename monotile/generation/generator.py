@@ -66,11 +66,13 @@ def generator(
     cache: how keys and values are stored: "int8" with a scale for each position and head, "fp8" (float8_e4m3fn), or None, in the model's
     dtype.
     target, options: as for `monotile.compile`.
-    Raises InputError where the capacity does not fit the model, or for an unknown cache, CaptureError where the model takes no cache, and
+    Raises InputError where the capacity does not fit the model, for no tokens at a time, or for an unknown cache, CaptureError where the model takes no cache, and
     else as `monotile.compile` does.
     """
     if batch < 1:
         raise InputError(f"a batch of {batch}: give 1 at least")
+    if chunk < 1:
+        raise InputError(f"chunks of {chunk} tokens: give 1 at least")
     decoder = Decoder(model, batch, capacity, cache)
     if batch != 1:
         return BatchGenerator(decoder, chunk, target, options)

@@ -31,6 +31,8 @@ def arranged(ids: Ids, mask: Tensor | None, batch: int, vocabulary: int, pad: in
         padding = (0,) * len(ids) if mask is None else _padding(mask, ids)
         rows = Rows(ids, padding)
     else:
+        if not isinstance(ids, list | tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"ids are a {type(ids).__name__}: give tensors of int64")
         if mask is not None:
             raise InputError("a mask is for ids that are one tensor: a list needs none")
         rows = padded(ids, batch, pad)
@@ -45,10 +47,10 @@ def arranged(ids: Ids, mask: Tensor | None, batch: int, vocabulary: int, pad: in
 def padded(sequences: Sequence[Tensor], batch: int, pad: int) -> Rows:
     """Sequences of different lengths, filled up with `pad`."""
     for k, x in enumerate(sequences):
-        if x.dim() != 1 or x.dtype is not torch.int64:
-            raise InputError(
-                f"sequence {k} is {x.dtype} of shape {tuple(x.shape)}: give int64 of shape [n]"
-            )
+        known = isinstance(x, Tensor)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not known or x.dim() != 1 or x.dtype is not torch.int64:
+            kind = f"{x.dtype} of shape {tuple(x.shape)}" if known else f"a {type(x).__name__}"
+            raise InputError(f"sequence {k} is {kind}: give a tensor, int64 of shape [n]")
     longest = max((len(x) for x in sequences), default=0)
     out = torch.full((len(sequences), longest), pad, dtype=torch.int64)
     if len(out):

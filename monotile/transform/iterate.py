@@ -31,7 +31,8 @@ class Iterate(msgspec.Struct, frozen=True):
 def iterate(program: Program, how: Iterate) -> Program:
     """The loop, with the results, and the states' new values, of the last iteration; with the inputs' if there is none.
 
-    Raises ScheduleError where only some parts of a weight are states, and for inputs that cannot be watched.
+    Raises ScheduleError where only some parts of a weight are states, for inputs that cannot be watched, and for models compiled for certain
+    numbers.
     """
     taken = Names(program)
     watched = tuple(program.inputs[number].name for number in how.watched)
@@ -50,6 +51,10 @@ def iterate(program: Program, how: Iterate) -> Program:
         carried.append(Carry(init, param, result, out))
         return out
 
+    if len(program.results) > len(how.inputs):
+        raise ScheduleError(
+            "the model is compiled for numbers that were read from tensors (a shape, a list), and each iteration may have others"
+        )
     pairs = zip(how.inputs, program.results, strict=True)
     results = [carry(program.inputs[number], result) for number, result in pairs]
     states: dict[str, Tensor] = {}

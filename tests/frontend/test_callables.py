@@ -60,6 +60,38 @@ def test_functions_around_models() -> None:
         assert not [n for n, p in MODEL.named_parameters() if not p.is_leaf]
 
 
+class Pipeline:
+    """Holds modules, and is none."""
+
+    def __init__(self) -> None:
+        self.coder, self.heads = Coder().eval(), [nn.Linear(8, 8), nn.Dropout(0.5).eval()]
+
+    def run(self, x: T) -> T:
+        return self.heads[1](self.heads[0](self.coder(x)))
+
+    def __call__(self, x: T) -> T:
+        return self.run(x).relu()
+
+
+def test_objects_that_hold_models() -> None:
+    pipeline = Pipeline()
+
+    def outer(x: T) -> T:
+        return pipeline(x) + calls_a_global(x)
+
+    for function in (pipeline, pipeline.run, outer):
+        compiled = monotile.compile(function, (X,))
+        with torch.no_grad():
+            pipeline.coder.up.weight.mul_(2)  # the kernel reads it
+            pipeline.heads[0].bias.add_(1)
+        torch.testing.assert_close(compiled(X), function(X))
+    names = {"coder.down.weight", "coder.up.bias", "heads.0.weight"}
+    assert names <= {*monotile.compile(pipeline.run, (X,)).artifact.parameters}
+    pipeline.heads[1].train()
+    with pytest.raises(monotile.CaptureError, match="training mode"):
+        monotile.compile(pipeline.run, (X,))
+
+
 def test_a_function_whose_model_is_in_training_mode() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
     with pytest.raises(monotile.CaptureError, match="training mode"):

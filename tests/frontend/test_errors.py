@@ -92,7 +92,7 @@ def test_data_dependent_shape() -> None:
 
 def test_data_dependent_number() -> None:
     with pytest.raises(CaptureError, match=r"test_errors\.py:\d+.*torch\.where"):
-        capture(Call(lambda x: x * 2 if int(x.sum()) > 0 else x), (X,))
+        capture(Call(lambda x: [x] * int(x.sum())), (X,))
     with pytest.raises(CaptureError, match=r"makes a number or a shape from a tensor"):
         capture(Call(lambda x: F.leaky_relu(x, x.sum().item())), (X,))
 
@@ -137,6 +137,8 @@ def test_dynamic_shapes() -> None:
     free = torch.export.export(nn.Linear(4, 4), (X,), dynamic_shapes=({0: torch.export.Dim("n")},))
     with pytest.raises(CaptureError, match="no upper bound"):
         capture(free)
+    with pytest.raises(CaptureError, match="names dimension 2 of a tensor that has 2 dimensions"):
+        monotile.compile(nn.Linear(4, 4).eval(), (X,), dynamic_shapes=({2: batch},))
 
 
 def test_complex_numbers() -> None:
@@ -148,6 +150,8 @@ def test_complex_numbers() -> None:
 
 def test_a_choice_by_a_tensors_value() -> None:
     with pytest.raises(CaptureError, match=r'test_errors\.py.*torch\.where.*backend="monotile"'):
+        capture(Call(lambda x: sum(x for _ in range(int(x.sum())))), (X,))
+    with pytest.raises(CaptureError, match=r"test_errors\.py.*a number that a tensor has.*mask it"):
         capture(Call(lambda x: x[: int(x.sum())]), (X,))
 
 

@@ -88,6 +88,10 @@ def test_strides_of_a_whole_storage() -> None:
             "windows": lambda v, _: v.as_strided((5, 4), (4, 1), 3),
             "copy": lambda v, _: torch.as_strided_copy(v, (3, 2), (1, 6)),
             "scatter": lambda v, w: torch.as_strided_scatter(v, w, (2, 3), (12, 2), 1),
+            "transposed": lambda v, _: (v * 2).T.as_strided((3, 4), (2, 3), 5),
+            "heads": lambda v, _: (
+                (v + 1).view(4, 2, 3).permute(1, 0, 2)[None].as_strided((2, 3, 3), (9, 3, 1))
+            ),
         },
         x,
         y,

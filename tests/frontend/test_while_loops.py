@@ -173,3 +173,35 @@ def test_numbers_that_data_decide_are_numbers_again() -> None:
         found, wanted = fast(x * scale), f(Net(f), x * scale)
         torch.testing.assert_close(found, wanted)
         assert [*map(type, tree_leaves(found))] == [*map(type, tree_leaves(wanted))]
+
+
+class Counting(nn.Module):
+    """Updates states in a loop, in a branch and after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.mean.mul_(0.9).add_(x, alpha=0.1)
+        else:
+            self.mean.zero_()
+        y, new = x.clone(), torch.zeros_like(self.steps)
+        while y.norm() > 1:
+            y.mul_(0.5)
+            self.steps += 1
+            new = new + 1
+        self.mean += new
+        return y + self.mean
+
+
+def test_models_with_states() -> None:
+    torch.manual_seed(0)
+    model, plain = Counting().eval(), Counting().eval()
+    fast = monotile.compile(model, (torch.randn(4),), target="cpu")
+    for _ in range(4):
+        x = 5 * torch.randn(4)
+        torch.testing.assert_close(fast(x), plain(x))
+    torch.testing.assert_close(model.state_dict(), plain.state_dict())

@@ -31,6 +31,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         **SIZES | HEADS | {"num_hidden_layers": 10, "intermediate_size": [64] * 10}, head_dim=16, sliding_window=8, num_kv_shared_layers=4, vocab_size_per_layer_input=WORDS,
         hidden_size_per_layer_input=8, laurel_rank=8, activation_sparsity_pattern=[0.5] * 10, layer_types=[*["sliding_attention"] * 4, "full_attention"] * 2,
     ),
+    "roformer": lambda: transformers.RoFormerConfig(is_decoder=True, num_attention_heads=4, **SIZES),  # positions from a range that begins at a tensor
     "mamba": lambda: transformers.MambaConfig(state_size=8, **SIZES),
     "mamba2": lambda: transformers.Mamba2Config(state_size=8, num_heads=4, head_dim=16, n_groups=2, **SIZES),
     "falcon_h1": lambda: transformers.FalconH1Config(**SIZES | HEADS | MAMBA, head_dim=8),
@@ -67,6 +68,22 @@ def test_greedy(name: str) -> None:
     begun = lm.generate(ids, 3)
     right = expected(model, torch.cat((begun, new), 1), 6)
     assert torch.equal(lm.generate(new, 6, follow=True), right)
+
+
+class Renamed(transformers.MambaForCausalLM):
+    """With its cache as `cache`, as Mamba's is called from transformers 5.24 on."""
+
+    def forward(self, input_ids: torch.Tensor, cache: Any = None, **given: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(input_ids, cache_params=cache, **given)
+
+
+@pytest.mark.wide
+def test_a_cache_of_another_name() -> None:
+    model, plain = Renamed(CONFIGS["mamba"]()), model_of("mamba")
+    model.load_state_dict(plain.state_dict())
+    lm = generator(model.eval().requires_grad_(False), CAPACITY, chunk=1, target="cpu", options=OPTIONS)  # fmt: skip
+    ids = prompt(5, 5)
+    assert torch.equal(lm.generate(ids, 9), expected(plain, ids, 9))
 
 
 @pytest.mark.parametrize("name", [wide("mamba"), wide("falcon_h1"), wide("qwen3_next")])

@@ -157,7 +157,7 @@ IDS = torch.ones(3, 4, dtype=torch.int64)
         (IDS[0], {}, "give 1 to 3 sequences"),
         ([], {}, "give 1 to 3 sequences"),
         (IDS.float(), {}, "give 1 to 3 sequences"),
-        ([IDS], {}, "give int64 of shape"),
+        ([IDS], {}, "give a tensor, int64 of shape"),
         (IDS[:, :0], {}, "a token at least"),
         ([IDS[0], IDS[0, :0]], {}, "a token at least"),
         (IDS, {"attention_mask": torch.tensor([[0, 0, 0, 0]] * 3)}, "a token at least"),

@@ -118,6 +118,8 @@ def test_new_weights_are_seen(llama: tuple[torch.nn.Module, Generator]) -> None:
         (torch.zeros(1, 0, dtype=torch.int64), {}, "a token at least"),
         (torch.zeros(2, 3, dtype=torch.int64), {}, "give one sequence"),
         (torch.zeros(1, 3), {}, "give one sequence"),
+        ([[1, 2]], {}, "sequence 0 is a list: give a tensor"),
+        ("a text", {}, "ids are a str: give tensors"),
         (prompt(40), {"max_new_tokens": 9}, "over the capacity of 48"),
         (prompt(3) + WORDS, {}, "the vocabulary has 96"),
         (prompt(3), {"temperature": -1.0}, "temperature"),
@@ -137,6 +139,8 @@ def test_bad_input(llama: tuple[torch.nn.Module, Generator], ids: torch.Tensor, 
 def test_models_that_do_not_fit() -> None:
     with pytest.raises(InputError, match="capacity of 100"):
         generator(model_of("llama"), 100)
+    with pytest.raises(InputError, match="chunks of 0"):
+        generator(model_of("llama"), 40, chunk=0)
     with pytest.raises(CaptureError, match="static cache"):
         generator(torch.nn.Linear(3, 3), 8)
 

@@ -2,8 +2,9 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MethodType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -18,17 +19,20 @@ from monotile.ir.signature import Parameter
 Model = torch.nn.Module | ExportedProgram | Callable[..., Any]
 
 _PARAMETERS = "monotile.parameters"  # in `GraphModule.meta`
+_DEPTH = 3  # of objects and functions, one within the other, in which a function's modules are looked for
 
 
 class Function(torch.nn.Module):
-    """A function as a module. Its submodules: the module that it is a method of ("module"), and those that it refers to by name."""
+    """A function, or an object that can be called, as a module. Its submodules: the module that it is a method of ("module"), and those to which
+    the names in its code, the object that it is a method of, and in turn what these refer to, refer."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        for name, module in dict(_modules(function)).items():
-            self.add_module(name if not hasattr(self, name) else f"{name}_", module)
-        self.training = any(m.training for m in self.children())
+        _add(self, dict(_modules(function)))
         self.name = getattr(function, "__qualname__", type(function).__name__)
+        if not isinstance(function, functools.partial) and not hasattr(function, "__code__"):
+            call = type(function).__call__  # torch.export reads the code of `forward`
+            function = MethodType(call, function) if inspect.isfunction(call) else function
         self.forward = function if _signature(function) else lambda *a, **k: function(*a, **k)
 
 
@@ -136,19 +140,55 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 def _modules(function: Callable[..., Any]) -> Iterator[tuple[str, torch.nn.Module]]:
     """The modules that a function may call, by their names in it."""
-    if isinstance(function, functools.partial):
-        held = {**function.keywords, **{f"arg{k}": x for k, x in enumerate(function.args)}}
-        yield from ((n, x) for n, x in held.items() if isinstance(x, torch.nn.Module))
-        function = function.func
-    if isinstance(function, torch.nn.Module):
-        yield "module", function
-        return
-    owner = getattr(function, "__self__", None)
+    owner = getattr(function, "__self__", function)
     if isinstance(owner, torch.nn.Module):
         yield "module", owner
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    if inspect.isfunction(function):
-        known = inspect.getclosurevars(function)
-        for name, x in {**known.globals, **known.nonlocals}.items():
-            if isinstance(x, torch.nn.Module):
-                yield name, x
+    if not isinstance(function, torch.nn.Module):
+        yield from _held(_named_by(owner), _DEPTH)
+        yield from _held(_named_by(inspect.unwrap(getattr(function, "__func__", function))), _DEPTH)
+
+
+def _held(named: Mapping[str, Any], depth: int) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The modules among these values, and one for each value that refers to modules: it has these as submodules."""
+    for name, x in named.items():
+        if isinstance(x, torch.nn.Module):
+            yield name, x
+        elif isinstance(x, list | tuple | Mapping):
+            items = x.items() if isinstance(x, Mapping) else enumerate(x)
+            yield from _group(
+                name, ((str(k), m) for k, m in items if isinstance(m, torch.nn.Module))
+            )
+        elif depth:
+            yield from _group(name, _held(_named_by(x), depth - 1))
+
+
+def _group(
+    name: str, named: Iterable[tuple[str, torch.nn.Module]]
+) -> Iterator[tuple[str, torch.nn.Module]]:
+    if found := dict(named):
+        group = torch.nn.Module()
+        _add(group, found)
+        yield name, group
+
+
+def _add(to: torch.nn.Module, named: Mapping[str, torch.nn.Module]) -> None:
+    """Adds submodules. It is in training mode if one of them is."""
+    for name, module in named.items():
+        free = name.replace(".", "_")
+        to.add_module(f"{free}_" if hasattr(to, free) else free, module)
+    to.training = any(m.training for m in to.children())
+
+
+def _named_by(x: object) -> Mapping[str, Any]:
+    """What an object's attributes, or the names in a function's code, refer to."""
+    if isinstance(x, functools.partial):
+        arguments = {f"arg{k}": y for k, y in enumerate(x.args)}
+        return {**_named_by(x.func), **arguments, **x.keywords}
+    if inspect.ismethod(x):
+        return {"self": x.__self__}
+    if inspect.isfunction(x):
+        known = inspect.getclosurevars(x)
+        return {**known.globals, **known.nonlocals}
+    if isinstance(x, type | ModuleType | torch.Tensor | torch.nn.Module):
+        return {}
+    return getattr(x, "__dict__", {})

@@ -85,6 +85,9 @@ from monotile.wrapped import NESTED, is_nested
 Exported = ExportedProgram
 _EXPLAINED = "Explanation: "  # in messages of Dynamo, which traces the bodies of loops and branches
 
+# Signs of numbers from tensors; the latter of a comparison with an infinity.
+_DATA_DEPENDENT = ("data-dependent", "sympy expression is NaN")
+
 # What a message of torch.export means for the model, and what to do.
 _OF_DATA = (
     "control flow or a shape of the model depends on a tensor's values: express such choices with"
@@ -301,7 +304,7 @@ def _with_paths(run: Callable[[], ExportedProgram]) -> ExportedProgram:
     except LoopDetectedError:
         pass
     except Exception as e:
-        if "data-dependent" not in str(e):
+        if not any(sign in str(e) for sign in _DATA_DEPENDENT):
             raise
     return all_paths(run)
 

@@ -21,6 +21,7 @@ from monotile.frontends.torch.complex.lowering import (
 from monotile.frontends.torch.complex.pair import constant_pair
 from monotile.frontends.torch.lower.control import CONTROL
 from monotile.frontends.torch.lower.data_dependent import SELECTING, most
+from monotile.frontends.torch.lower.strided import dense_order, in_storage_order
 from monotile.frontends.torch.origin import HOLDERS, origin
 from monotile.frontends.torch.registry import Lowering, find
 from monotile.frontends.torch.rewriting.aliasing import changed
@@ -56,7 +57,7 @@ _DATA_DEPENDENT = frozenset(
     }
 )
 
-# Operators that address a tensor's storage. A Program has none; it equals the tensor if that is contiguous and unshared.
+# Operators that address a tensor's storage. A Program has none; it is the tensor in memory order, if that is dense and unshared.
 _BY_STORAGE = frozenset({"aten.as_strided", "aten.as_strided_copy", "aten.as_strided_scatter"})
 
 
@@ -215,8 +216,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         return under_way.shapes.number(value)
     if isinstance(value, torch.SymBool):
         return None  # its users have it in their own expressions
-    if _packet(node) in _BY_STORAGE and not _is_its_storage(node.all_input_nodes[0]):
-        raise Unsupported("of a tensor that is not contiguous or shares its storage")
+    stored = _storage_order(node) if _packet(node) in _BY_STORAGE else None
     if str(node.target) == "aten.slice.Tensor":
         learn_slice(under_way.shapes, node, args)
     if is_complex(node):
@@ -235,6 +235,8 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
     results = results_of(node, under_way.shapes)
     b.begin(node.name, origin(node.stack_trace), results)
     b.tf32 = under_way.tf32.allows(node)
+    if stored is not None:
+        args = (in_storage_order(b, args[0], stored), *args[1:])
     if maker is not None:
         return b.constant(to_numpy(maker(*args, **kwargs)))
     if control is not None:
@@ -279,10 +281,17 @@ def _is_empty(t: Type) -> bool:
     return 0 in t.shape and all(type(n) is int for n in t.shape)
 
 
-def _is_its_storage(node: fx.Node) -> bool:
-    value = node.meta["val"]
-    bytes_ = value.untyped_storage().nbytes()
-    return value.is_contiguous() and bytes_ == value.numel() * value.element_size()
+def _storage_order(node: fx.Node) -> list[int] | None:
+    """The dimensions of the operand whose storage `node` addresses, from the slowest in memory to the fastest; None if they are in order. Raises
+    Unsupported for an operand that is not the whole of its storage, and where the result would have another order."""
+    value = node.all_input_nodes[0].meta["val"]
+    if value.untyped_storage().nbytes() == value.numel() * value.element_size():
+        if value.is_contiguous():
+            return None
+        order = dense_order(value.shape, value.stride())
+        if order is not None and _packet(node) != "aten.as_strided_scatter":
+            return order
+    raise Unsupported("of a tensor that is not dense or shares its storage")
 
 
 def _maker(node: fx.Node) -> Callable[..., Any] | None:

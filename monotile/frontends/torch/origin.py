@@ -31,6 +31,7 @@ _OWN = tuple(
         "numbers/tensor_fills.py",
         "numbers/tensor_indices.py",
         "numbers/example_values.py",
+        "numbers/symbolic_reads.py",
         "sizes/guards.py",
         "sizes/range_export.py",
         "sizes/symbolic_keys.py",

@@ -45,6 +45,10 @@ class Conversions:
             self.own(frame.f_code), frame.f_lineno
         )
 
+    def replace_builtins(self, frame: FrameType) -> bool:
+        """Replaces `int`, `float` and the like where `frame` is to make a number of a tensor. Returns whether that was possible and new."""
+        return self._names.replace_in(frame)
+
     def own(self, code: CodeType) -> CodeType:
         """The original code of a function that now has `code`."""
         return self._own.get(code, code)

@@ -12,13 +12,23 @@ or break may leave, each iteration (of a `while`, its test) first checks a flag:
                                           if returned:
                                               return result
                                           return -x
+
+The target of a `for` loop that is read after a break is assigned in `if not done` too.
 """
 
 import ast
 import copy
 from collections.abc import Callable, Mapping
 
-from monotile.frontends.torch.branches.statements import FLAG, OWN, Body, like, lines_of
+from monotile.frontends.torch.branches.statements import (
+    FLAG,
+    OWN,
+    Body,
+    assigned,
+    like,
+    lines_of,
+    loads,
+)
 
 RESULT = f"{OWN}result"  # the result of a function whose returns were removed
 
@@ -28,7 +38,7 @@ Instead = Mapping[type[ast.stmt], Callable[[ast.stmt], Body]]
 
 def without_exits(made: ast.FunctionDef, lines: frozenset[int]) -> None:
     """Changes `made` in place, where an `if` at `lines` has a return, or a break or return of a loop directly in the function."""
-    made.body = [new for k, s in enumerate(made.body) for new in _loop(s, k, lines)]
+    made.body = [new for k, s in enumerate(made.body) for new in _loop(s, made.body, k, lines)]
     moved = fold(made.body, {ast.Return: lambda s: [_result(s)]}, lines, nothing=_result)
     if moved:
         made.body = [*moved, ast.Return(ast.Name(RESULT, ast.Load()))]
@@ -39,7 +49,8 @@ def without_continue(body: Body, lines: frozenset[int]) -> Body:
     return fold(body, {ast.Continue: lambda _: []}, lines) or body
 
 
-def _loop(s: ast.stmt, k: int, lines: frozenset[int]) -> Body:
+def _loop(s: ast.stmt, whole: Body, k: int, lines: frozenset[int]) -> Body:
+    """whole: the body of its function, of which `s` is statement `k`."""
     inside = (
         [x for x in s.body if isinstance(x, ast.If)] if isinstance(s, (ast.For, ast.While)) else []
     )
@@ -63,7 +74,8 @@ def _loop(s: ast.stmt, k: int, lines: frozenset[int]) -> Body:
         return [s]
     going = ast.UnaryOp(ast.Not(), _read(done))
     if isinstance(s, ast.For):
-        s.body = [_if(going, body, line)]
+        broken = any(isinstance(x, ast.Break) for x in ast.walk(before))
+        s.body = [_if(going, [*(_kept_target(s, whole, k) if broken else []), *body], line)]
     else:  # its test is not evaluated any more, and is a tensor if `done` is
         s.body, s.test = body, _if(ast.BoolOp(ast.And(), [going, s.test]), [], line).test
     orelse, s.orelse = s.orelse, Body()
@@ -73,6 +85,19 @@ def _loop(s: ast.stmt, k: int, lines: frozenset[int]) -> Body:
         found = ast.Return(_read(RESULT))
         after.append(like(found, s) if _is_endless(before) else _if(_read(returned), [found], line))
     return [*first, s, *after]
+
+
+def _kept_target(s: ast.For, whole: Body, k: int) -> Body:
+    """Takes another target where its own, as a break leaves it, may be read after the loop. Returns the assignment to its own."""
+    functions = (ast.FunctionDef, ast.Lambda)
+    earlier = [x for y in whole[:k] for x in ast.walk(y) if isinstance(x, functions)]
+    read = {n for x in (*earlier, *s.orelse, *whole[k + 1 :]) for n in loads(x)}
+    if not read & assigned([ast.Assign([s.target], s.iter)]):
+        return []
+    item = f"{OWN}item{k}"
+    taken = ast.Assign([s.target], _read(item))
+    s.target = ast.copy_location(ast.Name(item, ast.Store()), s.target)
+    return [like(taken, s.target)]
 
 
 def _is_endless(s: ast.For | ast.While) -> bool:

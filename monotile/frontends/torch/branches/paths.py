@@ -30,13 +30,14 @@ from monotile.frontends.torch.branches.merge import Answers, merge
 from monotile.frontends.torch.branches.module_lists import ModuleEffectError, ModuleLists
 from monotile.frontends.torch.branches.nonzero_loops import NonzeroTracker, mask_of
 from monotile.frontends.torch.branches.regions import SideEffectError, outline
-from monotile.frontends.torch.branches.selection import JoinError
+from monotile.frontends.torch.branches.selection import JoinError, TracedIf
 from monotile.frontends.torch.loops.detection import LoopDetectedError, loops_detected
 from monotile.frontends.torch.loops.long_loops import LongLoops
-from monotile.frontends.torch.loops.tensor_numbers import number
+from monotile.frontends.torch.loops.tensor_numbers import number, stands_for_number
 from monotile.frontends.torch.loops.traced_loop import TracedLoop
 from monotile.frontends.torch.loops.traced_while import WhileLoopError
 from monotile.frontends.torch.numbers.constants import Constants
+from monotile.frontends.torch.numbers.symbolic_reads import tensors_read_symbolically
 from monotile.frontends.torch.origin import (
     describe_frame,
     is_assert,
@@ -76,6 +77,12 @@ def all_paths(export: Export) -> ExportedProgram:
     """The result of `export`, which traces a model, with every `if` on a tensor's value as a branch. Raises CaptureError, and what `export` raises."""
     try:
         return _outlined(export, MAX_FUNCTIONS)
+    except TooManyPathsError as many:
+        try:  # fewer, if the numbers that a branch assigns need none of their own
+            with patch.object(TracedIf, "joins_numbers", True):
+                return _outlined(export, MAX_FUNCTIONS)
+        except Exception:
+            raise many from None
     except SideEffectError as leak:
         try:
             return _outlined(export, 0)
@@ -224,8 +231,7 @@ class _Trace:
             assign(module, name, value)
 
         with (
-            NonzeroTracker(),
-            self._constants.numbers(),
+            self._numbers_read(),
             self._lists.tensors_index(_is_data_dependent),
             patch.object(FakeTensor, "__iter__", iter_),
             patch.object(FakeTensor, "__bool__", bool_),
@@ -236,12 +242,28 @@ class _Trace:
         ):
             yield
 
+    @contextmanager
+    def _numbers_read(self) -> Generator[None]:
+        """Within, numbers that Python makes of tensors are known, or symbolic."""
+        with (
+            NonzeroTracker(),
+            tensors_read_symbolically(self._replace_builtins),
+            self._constants.numbers(),
+        ):
+            yield
+
+    def _replace_builtins(self, frame: FrameType) -> None:
+        if self._conversions.replace_builtins(frame):
+            raise _RetraceError
+
     def _answer(self, x: torch.Tensor, asking: FrameType) -> bool:
         """The truth value of `x` for Python. Raises _RetraceError if the next trace does not ask for it any more."""
         constant = self._constants.value(x) if x.numel() == 1 else None
         if constant is not None:
             return any(pytree.tree_leaves(constant))
         frame = users_frame(asking)
+        if stands_for_number(x):  # `max` and `min` compare
+            self._replace_builtins(frame)
         if is_assert(frame):
             return self._assert(x, frame)
         asked = Asked(site_of(asking), tuple(self.answers[: self._forks]), self._count)

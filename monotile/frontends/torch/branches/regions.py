@@ -77,10 +77,17 @@ class _Region:
 def _region(start: fx.Node, middle: fx.Node, end: fx.Node) -> _Region:
     branches = nodes_between(start, middle), nodes_between(middle, end)
     joins = list[fx.Node]()
-    while (node := (joins[-1] if joins else end).next).target is join:
-        joins.append(node)
+    while (node := (joins[-1] if joins else end).next).target is join or _is_literal(node):
+        if node.target is join:
+            joins.append(node)
+        else:  # a number that a branch has left
+            start.prepend(node)
     updated = dict.fromkeys(x for nodes in branches for x in changed_outside(nodes))
     return _Region((start, middle, end), branches, joins, list(updated))
+
+
+def _is_literal(node: fx.Node) -> bool:
+    return node.target is aten.full.default and not node.all_input_nodes
 
 
 class _Outliner:

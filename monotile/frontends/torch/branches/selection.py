@@ -1,7 +1,7 @@
 """Helpers that converted functions call at run time: see `conversion.py`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils import _pytree as pytree
@@ -9,6 +9,12 @@ from torch.utils import _pytree as pytree
 from monotile.frontends.torch.branches.markers import as_tensor, branch, is_unknown, join, truth
 from monotile.frontends.torch.branches.nonzero_loops import iterate_nonzero as iterate_nonzero
 from monotile.frontends.torch.branches.side_effects import changes_tensors_only
+from monotile.frontends.torch.loops.tensor_numbers import (
+    number,
+    number_tensor,
+    number_type,
+    stands_for_number,
+)
 
 MISSING = object()  # value of an unassigned name
 _CONSTANT = (bool, int, float, complex, str, type(None), slice, torch.dtype, torch.device)
@@ -25,6 +31,9 @@ class JoinError(BaseException):
 
 class TracedIf:
     """One execution of an `if`. undecided: whether its test is a tensor, so that both branches run. line: of the test. open: whether a branch is running."""
+
+    # Whether numbers that differ between the branches become tensors that stand for numbers.
+    joins_numbers: ClassVar[bool] = False
 
     def __init__(self, test: Any, line: int) -> None:
         test = as_tensor(test) if is_unknown(test) else test
@@ -90,6 +99,8 @@ class TracedIf:
     def _leaf(self, then: Any, otherwise: Any) -> Any:
         if then is otherwise:
             return then
+        if self._are_joined_numbers(then, otherwise):
+            return number(join(self._test, number_tensor(then), number_tensor(otherwise)))
         if isinstance(then, torch.Tensor) and isinstance(otherwise, torch.Tensor):
             types = [(x.shape, x.dtype, x.device) for x in (then, otherwise)]
             if types[0] != types[1]:
@@ -98,6 +109,14 @@ class TracedIf:
         if isinstance(then, _CONSTANT) and type(then) is type(otherwise) and then == otherwise:
             return then
         raise JoinError(self.line)
+
+    def _are_joined_numbers(self, then: Any, otherwise: Any) -> bool:
+        """Whether both are numbers of one type, of which a tensor is to stand for the right one."""
+        kind = number_type(then)
+        if kind is None or kind is not number_type(otherwise):
+            return False
+        tensors = stands_for_number(then) or stands_for_number(otherwise)
+        return tensors or (self.joins_numbers and then != otherwise)
 
     def changed(self, x: Any) -> Any:
         """`x`, which a branch changes in place. Raises JoinError if both branches run and it is not a tensor: the other branch would see the change."""

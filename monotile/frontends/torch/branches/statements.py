@@ -21,7 +21,7 @@ def assigned(body: Iterable[ast.stmt]) -> set[str]:
     return {x.id for x in found if isinstance(x.ctx, ast.Store)}
 
 
-def loads(s: ast.stmt) -> Counter[str]:
+def loads(s: ast.AST) -> Counter[str]:
     """How often each name is read, `+=` included."""
     found = Counter[str]()
     for x in ast.walk(s):

@@ -13,16 +13,9 @@ from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.branches.selection import MISSING
 from monotile.frontends.torch.loops.stacked import Stacked, raw_items
-from monotile.frontends.torch.loops.tensor_numbers import stands_for_number
+from monotile.frontends.torch.loops.tensor_numbers import number_type
 from monotile.frontends.torch.tracing.restored_state import containers_of, contents_of, put_back
 
-# The dtypes of numbers that a loop carries.
-_NUMBERS: dict[type[Any], torch.dtype] = {
-    bool: torch.bool,
-    int: torch.int64,
-    torch.SymInt: torch.int64,
-    float: torch.float64,
-}
 _CONSTANT = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 _EMPTY = CellType()
 
@@ -154,11 +147,6 @@ def is_same_leaf(x: Any, y: Any) -> bool:
     if isinstance(x, torch.SymInt) and isinstance(y, torch.SymInt):
         return x.node.expr == y.node.expr
     return x is y or (isinstance(x, _CONSTANT) and type(x) is type(y) and x == y)
-
-
-def number_type(x: Any) -> torch.dtype | None:
-    """The dtype of a tensor that holds the number `x`; None if `x` is not a number."""
-    return x.dtype if stands_for_number(x) else _NUMBERS.get(type(x))
 
 
 def keeps_type(x: Any, y: Any) -> bool:

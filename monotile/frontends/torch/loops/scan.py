@@ -198,10 +198,13 @@ class _Body:
         return graph
 
     def test(self, place: int) -> fx.Graph:
-        """The condition of a `while_loop`: a function of the same arguments that returns the carried test."""
+        """The condition of a `while_loop`: a function of the same arguments that returns the carried test, copied, as PyTorch takes no result that is
+        an argument."""
         graph = fx.Graph()
         given = [graph.node_copy(x) for x in self._graph.find_nodes(op="placeholder")]
-        graph.output(given[place]).meta["val"] = given[place].meta["val"]
+        copied = graph.call_function(aten.clone.default, (given[place],))
+        copied.meta = dict(self._of.start.meta) | {"val": _like(given[place])}
+        graph.output(copied).meta["val"] = copied.meta["val"]
         return graph
 
     def _copy(self, x: fx.Node) -> fx.Node:

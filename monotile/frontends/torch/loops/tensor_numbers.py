@@ -4,6 +4,7 @@ No operation changes one in place, as Python's `+=` does not change a number. A 
 of `x[:, t : t + 1]` is known to be 1.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,12 +13,19 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.origin import describe_frame, users_frame
 
 _NUMBER = "_monotile_number"
 _WHOLE = slice(None)
+_TYPES: dict[type[Any], torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    torch.SymInt: torch.int64,
+    float: torch.float64,
+}
 
 
 @dataclass(frozen=True)
@@ -40,14 +48,24 @@ def stands_for_number(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and hasattr(x, _NUMBER)
 
 
+def number_type(x: Any) -> torch.dtype | None:
+    """The dtype of a tensor that holds the number `x`; None if `x` is not a number."""
+    return x.dtype if stands_for_number(x) else _TYPES.get(type(x))
+
+
+def number_tensor(x: Any) -> torch.Tensor:
+    """A number as a tensor of the dtype that corresponds to Python's type; a tensor as it is."""
+    return x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=number_type(x))
+
+
 def apply_to_numbers(func: Callable[..., Any], args: Any, named: Any) -> Any:
     """The result of an operator. If all arguments are numbers, it is a new number of the type that Python would give."""
     name = getattr(func, "__name__", "")
     if name in ("select", "narrow") and isinstance(args[0], torch.Tensor) and not named:
         return _select(*args) if name == "select" else _narrow(*args)
-    if not all(isinstance(x, int | float | torch.SymInt) or stands_for_number(x) for x in (*args, *named.values())):  # fmt: skip
-        return func(*args, **named)
     plain = name.strip("_")
+    if not all(isinstance(x, int | float | torch.SymInt) or stands_for_number(x) for x in (*args, *named.values())):  # fmt: skip
+        return func(*(_as_scalars(args) if plain in _PROMOTING else args), **named)
     asks = name.startswith("__") and plain not in _PLAIN  # such as `__index__`
     if not asks and name.endswith("_") and hasattr(torch.Tensor, of := _PLAIN.get(plain, plain)):
         func = getattr(torch.Tensor, of)
@@ -67,6 +85,34 @@ _PLAIN = {f"i{n}": n for n in ("add", "sub", "mul", "pow")} | {
     "imod": "remainder",
 }
 _FRACTIONS = frozenset({"div", "truediv", "rdiv", "rtruediv", "idiv", "itruediv", "true_divide"})
+
+
+# Operators whose result has the type to which those of their operands are promoted.
+_PROMOTING = frozenset(
+    "add radd sub rsub mul rmul div rdiv truediv rtruediv true_divide divide floordiv rfloordiv floor_divide mod rmod remainder fmod pow rpow"
+    " where and rand or ror xor rxor bitwise_and bitwise_or bitwise_xor clamp clip clamp_min clamp_max lerp".split()
+)
+
+
+def _as_scalars(args: Any) -> Any:
+    """`args` with numbers in types that do not promote those of tensors where Python's numbers do not: a number among integers, or among tensors
+    without dimensions, would be a tensor like them."""
+    tensors = [x for x in args if isinstance(x, torch.Tensor) and not stands_for_number(x)]
+    if not tensors:
+        return args
+    typed = [x for x in tensors if x.dtype is not torch.bool] or tensors
+    kind = functools.reduce(torch.promote_types, (x.dtype for x in typed))
+
+    def scalar(x: Any) -> Any:
+        if not stands_for_number(x) or x.dtype is kind or kind.is_complex:
+            return x
+        if x.dtype.is_floating_point and not kind.is_floating_point:
+            return x.to(torch.get_default_dtype())
+        if kind is torch.bool or any(y.ndim for y in typed):
+            return x
+        return x.to(kind)
+
+    return tuple(map(scalar, args))
 
 
 def _select(x: torch.Tensor, dim: int, place: torch.Tensor) -> torch.Tensor:
@@ -92,6 +138,24 @@ def tensor_of(data: Any, dtype: torch.dtype | None = None, device: Any = None) -
     if dtype is None and found.dtype is torch.float64:
         dtype = torch.get_default_dtype()
     return found.to(device=device, dtype=dtype)
+
+
+def from_operators(name: str, args: Any, named: Any) -> torch.Tensor | None:
+    """The result of an operator whose schema takes numbers and no tensors in their place, with such numbers; None for others."""
+    match name, args:
+        case ("add" | "sub", (x, y)) if stands_for_number(alpha := named.get("alpha")):
+            by: Any = y * alpha
+            return x + by if name == "add" else x - by
+        case ("clamp" | "clip", (x, *_)):
+            low, high = [*args[1:], None, None][:2]
+            ends = [named.get("min", low), named.get("max", high)]
+            if len([e for e in ends if e is not None]) == 2 and any(map(stands_for_number, ends)):
+                return x.clamp(min=ends[0]).clamp(max=ends[1])
+        case ("new_tensor", (x, data, *_)) if any(map(stands_for_number, pytree.tree_leaves(data))):
+            return tensor_of(data, named.get("dtype") or x.dtype, named.get("device") or x.device)
+        case _:
+            pass
+    return None
 
 
 def _shifted(name: str, *args: Any) -> IndexRange | None:
@@ -194,8 +258,8 @@ def _positions(part: slice, size: Any) -> torch.Tensor:
 def _refused() -> CaptureError:
     frame = users_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
     return CaptureError(
-        f"at {describe_frame(frame)}: the ends of a slice depend on the index of a loop over a size of dynamic_shapes,"
-        " and its length may vary, or it may end beyond the tensor: take the whole tensor, and mask it by that index"
+        f"at {describe_frame(frame)}: the ends of a slice depend on the index of a loop over a size of dynamic_shapes, or on a number that a"
+        " tensor has, and its length may vary, or it may end beyond the tensor: take the whole tensor, and mask it by that index"
     )
 
 

@@ -36,7 +36,6 @@ from monotile.frontends.torch.loops.carried import (
     describe_type,
     is_same_leaf,
     keeps_type,
-    number_type,
 )
 from monotile.frontends.torch.loops.detection import LoopDetectedError
 from monotile.frontends.torch.loops.long_loops import Head, is_long
@@ -51,7 +50,12 @@ from monotile.frontends.torch.loops.stacked import (
     reversed_run,
 )
 from monotile.frontends.torch.loops.stacked import call_in_head as call_in_head
-from monotile.frontends.torch.loops.tensor_numbers import IndexRange, stands_for_number
+from monotile.frontends.torch.loops.tensor_numbers import (
+    IndexRange,
+    number_tensor,
+    number_type,
+    stands_for_number,
+)
 from monotile.frontends.torch.loops.tensor_numbers import number as as_number
 from monotile.frontends.torch.origin import describe_frame, is_users, users_frame
 
@@ -338,7 +342,7 @@ class _Carried:
         self._held = list(old)
         self._varies = [not is_same_leaf(x, y) or (place.before is MISSING and isinstance(x, torch.Tensor)) for x, y in zip(old, new, strict=True)]  # fmt: skip
         values = [x for x, varies in zip(old, self._varies, strict=True) if varies]
-        self.first = [_zeros(x) if place.before is MISSING else _tensor(x) for x in values]
+        self.first = [_zeros(x) if place.before is MISSING else number_tensor(x) for x in values]
 
     def begin(self, fresh: Any) -> None:
         pairs = zip(self._varies, self._held, strict=True)
@@ -354,7 +358,7 @@ class _Carried:
         leaves, form = pytree.tree_flatten(after)
         if form != self._form:
             raise loop.mismatch(p.name, before, after)
-        leaves = [_tensor(y) if v and number_type(y) else y for v, y in zip(self._varies, leaves, strict=True)]  # fmt: skip
+        leaves = [number_tensor(y) if v and number_type(y) else y for v, y in zip(self._varies, leaves, strict=True)]  # fmt: skip
         if not all(map(keeps_type, self._fresh, leaves)):
             raise loop.mismatch(p.name, before, after)
         return [y for v, y in zip(self._varies, leaves, strict=True) if v]
@@ -376,11 +380,4 @@ def _as(x: Any, value: torch.Tensor) -> torch.Tensor:
 
 
 def _zeros(x: Any) -> torch.Tensor:
-    return torch.zeros(x.shape, dtype=x.dtype, device=x.device) if isinstance(x, torch.Tensor) else _tensor(x)  # fmt: skip
-
-
-def _tensor(x: Any) -> torch.Tensor:
-    """A number as a tensor of the dtype that corresponds to Python's type."""
-    if isinstance(x, torch.Tensor):
-        return x
-    return torch.full((), x, dtype=number_type(x))
+    return torch.zeros(x.shape, dtype=x.dtype, device=x.device) if isinstance(x, torch.Tensor) else number_tensor(x)  # fmt: skip

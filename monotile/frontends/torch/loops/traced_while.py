@@ -19,9 +19,9 @@ import torch
 from monotile.errors import CaptureError
 from monotile.frontends.torch.branches.markers import WHILE, as_tensor, is_unknown, truth
 from monotile.frontends.torch.branches.statements import FLAG
-from monotile.frontends.torch.loops.carried import ListGrowth, Place, number_type
+from monotile.frontends.torch.loops.carried import ListGrowth, Place
 from monotile.frontends.torch.loops.stacked import LoopItems
-from monotile.frontends.torch.loops.tensor_numbers import number
+from monotile.frontends.torch.loops.tensor_numbers import number, number_tensor
 from monotile.frontends.torch.loops.traced_loop import Iterations, TracedLoop
 
 
@@ -56,7 +56,7 @@ class TracedWhile(TracedLoop):
             if n.startswith(FLAG) and isinstance(x, bool):
                 self.names[n] = torch.full((), x)
             elif n in self._first and type(x) in (int, float):
-                self.names[n] = number(torch.full((), x, dtype=number_type(x)))
+                self.names[n] = number(number_tensor(x))
         yield from super()._run()
 
     def _runs_at_least_once(self) -> bool:

@@ -1,4 +1,4 @@
-"""Operators that address a tensor's storage: for a contiguous tensor that does not share it, its flat elements."""
+"""Operators that address a tensor's storage: for a dense tensor that does not share it, its elements in memory order."""
 
 from collections.abc import Sequence
 
@@ -18,6 +18,23 @@ def _at(x: Tensor, size: Strides, stride: Strides, offset: int, i: Sequence[Expr
     for e, step in zip(i, stride, strict=True):
         flat = add(flat, mul(e, idx(step)))
     return list(reshape_index(x.shape, (x.size,), (flat,)))
+
+
+def dense_order(shape: Sequence[int], strides: Strides) -> list[int] | None:
+    """The dimensions from the slowest in memory to the fastest; None if there are gaps between elements, or elements share memory."""
+    order = sorted(range(len(shape)), key=lambda d: (shape[d] != 1, -strides[d]))
+    step = 1
+    for d in reversed(order):
+        if shape[d] != 1 and strides[d] != step:
+            return None
+        step *= shape[d]
+    return order
+
+
+def in_storage_order(b: Builder, x: Tensor, order: Sequence[int]) -> Tensor:
+    """`x` with its dimensions in this order."""
+    shape = [x.shape[d] for d in order]
+    return b.emit(shape, x.dtype, lambda *i: load(x, [i[order.index(d)] for d in range(len(order))]), part="stored")  # fmt: skip
 
 
 def as_strided(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
@@ -25,6 +25,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.branches.markers import ASSERTED, guard
+from monotile.frontends.torch.numbers.constants import node_of
 from monotile.frontends.torch.numbers.whole_numbers import is_float, is_whole_number
 from monotile.frontends.torch.origin import is_tracers, users_frame
 from monotile.frontends.torch.tracing.restored_state import held_tensors, state_restored
@@ -36,7 +37,9 @@ Site = tuple[str, int, int]  # file, line, and the number of reads there so far
 
 
 class ExampleValues:
-    """The values that were read from tensors, by site."""
+    """The values that were read from tensors, by site. replaying: whether any are replayed."""
+
+    replaying: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.answers: dict[Site, Any] = {}
@@ -76,21 +79,34 @@ class ExampleValues:
             )
             return copy.deepcopy(found)
 
-        with _intercepted(FakeTensor, answer):
+        with _intercepted(FakeTensor, answer), patch.object(ExampleValues, "replaying", True):
             yield
 
 
 @contextmanager
 def arange_reads_tensors() -> Generator[None]:
-    """Within, `torch.arange` reads tensors that are its ends and steps by `item()`, which is recorded."""
+    """Within, `torch.arange` reads tensors that are its ends and steps by `item()`, which is recorded; of `t` and `t + 3` it reads nothing."""
     plain = torch.arange
 
     def arange(*args: Any, **named: Any) -> torch.Tensor:
+        if len(args) == 2 and (count := _difference(*args)) is not None:
+            found = args[0] + plain(count, device=named.get("device"))
+            return found.to(named.get("dtype") or found.dtype)
         args, named = pytree.tree_map_only(torch.Tensor, _number, (args, named))
         return plain(*args, **named)
 
     with patch.object(torch, "arange", arange):
         yield
+
+
+def _difference(start: Any, end: Any) -> int | None:
+    """end - start of two traced tensors, if the latter is the former plus a known positive number."""
+    first, last = ((node_of(x) if isinstance(x, torch.Tensor) and not x.ndim else None) for x in (start, end))  # fmt: skip
+    if first is None or last is None or last.target is not torch.ops.aten.add.Tensor:
+        return None
+    more: Any = last.args[1]
+    known = last.args[0] is first and type(more) is int and more > 0 and not last.kwargs
+    return more if known and not is_float(start) else None
 
 
 def _number(x: torch.Tensor) -> Any:

@@ -8,18 +8,25 @@ from torch.export import Dim
 from torch.export import dynamic_shapes as of_torch
 from torch.utils import _pytree as pytree
 
+from monotile.errors import CaptureError
+
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def dynamic_dims(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> list[tuple[torch.Tensor, int, Any]] | None:
-    """Each tensor with a dynamic dimension of `shapes`, as `torch.export` takes it, and that Dim; None if unknown."""
+    """Each tensor with a dynamic dimension of `shapes`, as `torch.export` takes it, and that Dim; None if unknown. Raises CaptureError for a
+    dimension that a tensor does not have."""
     found: list[tuple[torch.Tensor, int, Any]] = []
 
     def look(_: Any, x: Any, spec: Any = None) -> None:
         named = spec.items() if isinstance(spec, dict) else enumerate(spec or ())
-        found.extend((x, d, dim) for d, dim in named if isinstance(dim, Dim))
+        for d, dim in named:
+            if isinstance(x, torch.Tensor) and isinstance(d, int) and d >= x.dim():
+                raise CaptureError(f"dynamic_shapes names dimension {d} of a tensor that has {x.dim()} dimensions")  # fmt: skip
+            if isinstance(dim, Dim):
+                found.append((x, d, dim))
 
     try:
         given = of_torch._combine_args(model, args, dict(kwargs))  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,5 @@
-"""Symbolic versions of Python functions on sizes: `int(n * 0.75)`, `math.sqrt(n)`, `max(1, int(n / 2))`.
+"""Symbolic versions of Python functions on sizes: `int(n * 0.75)`, `math.sqrt(n)`, `max(1, int(n / 2))`. And on tensors of one element, which give
+tensors that stand for numbers: `float(error)`, `math.log(x.max().item())`.
 
 Python's own `int`, and functions written in C, return a number, which would fix the size. In a module of the model that calls one of them on a size,
 these names are replaced by functions that PyTorch can trace, until the model is exported.
@@ -6,6 +7,7 @@ these names are replaced by functions that PyTorch can trace, until the model is
 
 import builtins
 import dis
+import functools
 import math
 import operator
 from collections.abc import Callable, Generator
@@ -16,8 +18,14 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from monotile.frontends.torch.loops.tensor_numbers import number, stands_for_number
+from monotile.frontends.torch.loops.tensor_numbers import (
+    number,
+    number_tensor,
+    number_type,
+    stands_for_number,
+)
 from monotile.frontends.torch.sizes.dtype_arguments import dtypes_by_builtin
 from monotile.frontends.torch.tracing.type_and_len import length
 
@@ -25,9 +33,22 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat)
 _sqrt: Any = torch._sym_sqrt  # pyright: ignore
 
 
+class TensorsRead:
+    """symbolically: whether these functions turn a traced tensor into one that stands for a number, instead of reading it."""
+
+    symbolically: ClassVar[bool] = False
+
+
 def _is_symbolic(x: Any) -> bool:
     """Whether `x` is a symbolic number: a symbol of PyTorch, or a tensor that stands for a number."""
     return isinstance(x, _SYMBOLIC) or stands_for_number(x)
+
+
+def _read(x: Any) -> Any:
+    """`x`; if it is a traced tensor of one element, its number, which may be symbolic."""
+    traced = TensorsRead.symbolically and isinstance(x, FakeTensor) and not stands_for_number(x)
+    one = traced and all(type(n) is int for n in x.shape) and x.numel() == 1
+    return x.item() if one and not x.is_complex() else x
 
 
 def _whole(x: Any, how: str) -> Any:
@@ -44,6 +65,7 @@ class _Class(type):
     symbol: ClassVar[type]
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
+        args = tuple(map(_read, args))
         known = len(args) == 1 and _is_symbolic(args[0])
         return cls.of_size(args[0]) if known else cls.own(*args, **named)
 
@@ -51,6 +73,8 @@ class _Class(type):
         raise NotImplementedError
 
     def __instancecheck__(cls, instance: Any) -> bool:
+        if stands_for_number(instance):
+            return instance.dtype is number_type(cls.own())
         return isinstance(instance, (cls.own, cls.symbol))
 
     def __subclasscheck__(cls, subclass: type) -> bool:
@@ -92,6 +116,7 @@ def _of_size(own: Callable[..., Any], symbolic: Callable[[Any], Any]) -> Callabl
     """A function of one number, symbolic or not."""
 
     def function(*args: Any) -> Any:
+        args = tuple(map(_read, args))
         known = len(args) == 1 and _is_symbolic(args[0])
         return symbolic(args[0]) if known else own(*args)
 
@@ -102,15 +127,21 @@ def _extremum(own: Callable[..., Any], symbolic: Callable[[Any, Any], Any]) -> C
     """`min` or `max`."""
 
     def function(*args: Any, **named: Any) -> Any:
-        numbers = all(isinstance(x, (int, float, *_SYMBOLIC)) for x in args)
-        if named or len(args) < 2 or not numbers or not any(isinstance(x, _SYMBOLIC) for x in args):
+        numbers = all(isinstance(x, (int, float)) or _is_symbolic(x) for x in args)
+        if named or len(args) < 2 or not numbers or not any(map(_is_symbolic, args)):
             return own(*args, **named)
-        found = args[0]
-        for x in args[1:]:
-            found = symbolic(found, x)
-        return found
+        tensors = any(map(stands_for_number, args))
+        return functools.reduce(partial(_of_tensors, own) if tensors else symbolic, args)
 
     return function
+
+
+def _of_tensors(own: Callable[..., Any], x: Any, y: Any) -> torch.Tensor:
+    """`min` or `max` of two numbers, of which tensors stand for some: a fraction if one is a fraction."""
+    a, b = number_tensor(x), number_tensor(y)
+    if a.dtype is not b.dtype:
+        a, b = a.to(torch.float64), b.to(torch.float64)
+    return number(torch.where(b < a if own is min else b > a, b, a))
 
 
 def _in_tensor(name: str) -> Callable[[Any], torch.Tensor]:
@@ -129,6 +160,7 @@ def _root(x: Any) -> Any:
 
 
 def _log(*args: Any) -> Any:
+    args = tuple(map(_read, args))
     if not any(map(_is_symbolic, args)):
         return math.log(*args)
     found, *base = (_in_tensor("log")(x) for x in args)
