@@ -79,8 +79,10 @@ def follows(s: Compute | Scatter, found: Iterable[Load]) -> bool:
     )
 
 
-def updates_own(made: Compute, s: Scatter) -> bool:
-    """Whether `s` writes each element of `made` over the one element of its base that this element of `made` reads."""
+def updates_own(made: Compute | Scatter, s: Compute | Scatter) -> bool:
+    """Whether `s` is a Scatter that writes each element of the Compute `made` over the one element of its base that this element reads."""
+    if not isinstance(made, Compute) or not isinstance(s, Scatter):
+        return False
     own = [x for x in loads_of(s) if x.tensor.name == made.out.name]
     if not own or [a.extent for a in made.axes] != [a.extent for a in s.axes]:
         return False

@@ -104,15 +104,15 @@ def may_share(
             plain = isinstance(s, Compute) and s.combiner is None and follows(s, loads)
             if loads and not (plain and all(not tables.get(t) for t in old)):
                 return False
-        others = [s for x in steps if x is not step for s in x if not _updated(s, step[at])]
-        if any(x.tensor.name in old for s in (*others, *step[at + 1 :]) for x in loads_of(s)):
-            return False
+        writer = step[at]
+        others = [s for x in steps if x is not step for s in x]
+        for s in (*others, *step[at + 1 :]):
+            read = {x.tensor.name for x in loads_of(s)} & old
+            if isinstance(writer, Scatter) and updates_own(s, writer):
+                read -= {writer.base.name}
+            if read:
+                return False
     return True
-
-
-def _updated(made: Compute | Scatter, writer: Compute | Scatter) -> bool:
-    """Whether `writer` writes what `made` makes of an old value over it, element by element."""
-    return isinstance(made, Compute) and isinstance(writer, Scatter) and updates_own(made, writer)
 
 
 def _writers(

@@ -141,11 +141,7 @@ def _writes_apart(every: Sequence[Compute | Scatter]) -> bool:
         len(independent(s.index, s.axes)) == len(s.axes)
         and s.base.name not in made
         and all(name != s.out.name for _, name in uses)
-        and all(
-            t is s or (isinstance(t, Compute) and updates_own(t, s))
-            for t, name in uses
-            if name == s.base.name
-        )
+        and all(t is s or updates_own(t, s) for t, name in uses if name == s.base.name)
         for s in scatters
     )
 

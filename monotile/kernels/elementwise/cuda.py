@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Hashable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from monotile.analysis.unconditional import TRUE
@@ -48,8 +49,8 @@ def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
     turns = Iterations(e, site, own, method.ahead("stage"), [name], "", _finish(e, site, own, names))  # fmt: skip
-    turns.fetch()
-    e.early[site.step] = turns.compute
+    turns.fetch(own.thread)
+    e.early[site.step] = partial(turns.compute, own.thread)
 
 
 def write_supply(e: VectorEmitter, site: Site) -> None:

@@ -58,26 +58,23 @@ class Iterations:
             for s in (site.anchor, *site.followers)
         )
 
-    def fetch(self) -> None:
-        """Declares the arrays and writes the loads, of as many iterations as there are."""
+    def fetch(self, first: str) -> None:
+        """Declares the arrays and writes the loads of `count` iterations from vector `first` on."""
         self._declare("")
-        with self._each(self.own.thread), self._where_inside():
+        with self._each(first), self._where_inside():
             self._fetch("")
 
-    def compute(self) -> None:
-        """Writes the computations after `fetch`."""
-        with self._each(self.own.thread), self._where_inside() as block:
+    def compute(self, first: str) -> None:
+        """Writes their computations, after `fetch`."""
+        with self._each(first), self._where_inside() as block:
             self.finish(block)
 
     def _write_short(self) -> None:
         with self._rounds(str(self.own.groups)):
-            self._declare("")
-            with self._each("first"), self._where_inside():
-                self._fetch("")
+            self.fetch("first")
             if self.there:
                 self._fetch_there()
-            with self._each("first"), self._where_inside() as block:
-                self.finish(block)
+            self.compute("first")
 
     def _write_long(self) -> None:
         e, w = self.e, self.e.writer

@@ -258,9 +258,7 @@ class _Replay:
         own = [self.computes[n] for step in stage.steps for n in step.computes]
         updates = [s for s in own if isinstance(s, Scatter) and s.base.name == name]
         readers = [s for s in own if s not in updates and name in {t.name for t in used(s)}]
-        return len(updates) == 1 and all(
-            isinstance(s, Compute) and updates_own(s, updates[0]) for s in readers
-        )
+        return len(updates) == 1 and all(updates_own(s, updates[0]) for s in readers)
 
     def _wrote(self, stage: Stage, writes: Iterable[tuple[str, Bytes]], me: int | None) -> None:
         writes = tuple(writes)

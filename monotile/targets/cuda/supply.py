@@ -23,7 +23,8 @@ def write_supply(e: BlockEmitter, ring: Ring) -> None:
 
 def _walk(e: BlockEmitter, nodes: Sequence[PlanNode]) -> None:
     for node in nodes:
-        if not any_streams(node) and not (isinstance(node, Stage) and any(map(_asks, node.steps))):
+        here = any(map(_asks, node.steps)) if isinstance(node, Stage) else any_streams(node)
+        if not here:
             continue
         match node:
             case Stage():
@@ -48,11 +49,11 @@ def _supply(e: BlockEmitter, stage: Stage) -> None:
     with e.writer.open(head, ["task"], fence=True):
         e.write_coordinates(e.grid(stage))
         for site in e.sites(stage, bounded=False):
-            if streams(site.step) or _asks(site.step):
+            if _asks(site.step):
                 with e.writer.open("", fence=True):
                     family_of(site.step.method).write_supply["cuda"](e, site)
 
 
 def _asks(step: Step) -> bool:
-    """Whether the supplier only asks for lines of what the step reads."""
-    return step.method.ahead("ring") > 0
+    """Whether the supplier loads weights of the step, or asks for lines of what it reads."""
+    return streams(step) or step.method.ahead("ring") > 0
