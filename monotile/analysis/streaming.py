@@ -4,7 +4,7 @@ in whole rows, along which is summed, or in parts of rows, across which is summe
 
 from collections.abc import Iterator, Sequence
 
-from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.affine import affine, contiguous_run, offset
 from monotile.analysis.contraction import factors, grain
 from monotile.analysis.dependence import loads_of
 from monotile.analysis.encoding import coded_sides, quotient
@@ -57,12 +57,12 @@ def _most_times(program: Program) -> dict[str, int]:
 
 
 def across(x: Load, along: Axis, axes: Sequence[Axis]) -> bool:
-    """Whether neighbours among the results, whose axes are `axes`, read whole vectors of `x` at each position of `along`, one of its
-    dimensions."""
+    """Whether neighbours among the results, whose axes are `axes`, read whole vectors of `x` at each position of `along`, which walks one
+    of its dimensions step by step."""
     used = frozenset[Axis]().union(*map(axes_of, x.index))
     wide = [a for a in axes if a.extent > 1 and a in used]
-    others = [i for i in x.index if i != along]
-    if len(others) + 1 != len(x.index) or any(along in axes_of(i) or loads(i) for i in others):
+    walked = [t for i in x.index for t in affine(i).terms if along in axes_of(t[0])]
+    if walked != [(along, 1)]:
         return False
     count = VECTOR // x.dtype.itemsize
     return bool(wide) and contiguous_run(offset(x), wide[-1], count) == count

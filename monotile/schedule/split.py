@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from monotile.analysis.dependence import loads_of
 from monotile.choice.digest import digest_program, digest_statements
 from monotile.choice.spec import Value
 from monotile.ir.expr import loads
@@ -25,6 +26,7 @@ from monotile.ir.program import Branch, Compute, Program, Scatter, Statement, st
 from monotile.kernels.draft import Context
 from monotile.kernels.group import single
 from monotile.kernels.registry import tiled
+from monotile.plan.streams import streams
 from monotile.schedule.parts import COMBINE, FEW, Parts, combined, partial, straight
 from monotile.schedule.tiles import cut
 from monotile.schedule.tree import build, seconds
@@ -42,7 +44,7 @@ LEAST, MOST_ROWS = 1 << 15, 1024  # elements of an image that is reduced row by 
 Instead = (
     tuple[Compute, Compute] | tuple[Compute, Scatter, Compute]
 )  # the last one has the old name
-CHUNK = 128  # a part's share of K is a multiple of this
+CHUNK = 128  # a part's share of K has so many terms at least, and is a multiple of this unless weights are streamed
 LINE = 32  # and its share of a convolution's channels of this
 
 
@@ -144,7 +146,8 @@ def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, boo
     if _by_rows(c, context):
         rows = c.reduce[0].extent
         yield rows, _split(c, Parts(0, rows)), True
-    if not tiled(c, context):
+    streamed = _streams(c, context)
+    if not (streamed or tiled(c, context)):
         return
     whole, target = cut(single(c), context), context.target
     # The least that a split has to save: along one axis nothing, as the whole schedule is compared; for windows, of which a network has
@@ -152,7 +155,7 @@ def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, boo
     margin = target.barrier_seconds if len(c.reduce) > 1 else 0.0
     found: list[tuple[bool, float, Parts]] = []
     for count in PARTS:
-        parts = _shares(c, count)
+        parts = _shares(c, count, 1 if streamed else CHUNK)
         if whole is None or parts is None:
             continue
         draft = cut(single(partial(c, parts)), context)
@@ -165,10 +168,18 @@ def _instead(c: Compute, context: Context) -> Iterator[tuple[Value, Instead, boo
         yield parts.count, _split(c, parts), not slower
 
 
-def _shares(c: Compute, count: int) -> Parts | None:
-    """Possible numbers of parts of a product's sums, each of whole chunks; for a convolution, of whole lines of channels."""
+def _streams(c: Compute, context: Context) -> bool:
+    """Whether `c` is a product whose weights come through the ring."""
+    if c.combiner != "sum" or not any(x.tensor.name in context.streamed for x in loads_of(c)):
+        return False
+    whole = cut(single(c), context)
+    return whole is not None and any(map(streams, whole.steps))
+
+
+def _shares(c: Compute, count: int, chunk: int) -> Parts | None:
+    """`count` parts of a product's sums, each of whole chunks; for a convolution, of whole lines of channels. None if it has none."""
     axis = max(range(len(c.reduce)), key=lambda p: c.reduce[p].extent)
-    least = CHUNK if len(c.reduce) == 1 else LINE
+    least = chunk if len(c.reduce) == 1 else LINE
     terms = math.prod(a.extent for a in c.reduce)
     if c.reduce[axis].extent % (count * least) or terms < count * CHUNK:
         return None

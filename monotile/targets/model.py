@@ -205,6 +205,17 @@ class Prefetch(_Family, frozen=True):
     turns: int
 
 
+class Streaming(_Family, frozen=True):
+    """Figures for the warp that fills a worker's ring, in latencies.
+
+    gather:  16 bytes by each of its lanes.
+    bulk:    a bulk copy, whatever its size.
+    """
+
+    gather: float
+    bulk: float
+
+
 class CostModel(_Family, frozen=True):
     """The figures of each family; None if the target has no kernels of it."""
 
@@ -215,6 +226,7 @@ class CostModel(_Family, frozen=True):
     rowwise: Rowwise | None
     attention: Attention | None
     prefetch: Prefetch | None
+    streaming: Streaming | None
 
 
 _F = TypeVar("_F", bound=_Family)

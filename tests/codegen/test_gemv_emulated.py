@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from monotile.kernels.gemv.method import Gemv
 from monotile.plan.nodes import Plan
 from monotile.plan.walk import stages_in
+from monotile.targets.target import Target
 from tests.codegen.emulate import COMPILER, EmulationError
 from tests.codegen.emulate_model import TARGET, Emulated
 from tests.conftest import wide
@@ -52,9 +53,9 @@ def streamed(plan: Plan) -> list[Gemv]:
     return [s.method for s in steps if isinstance(s.method, Gemv)]
 
 
-def check(model: nn.Module, x: Tensor, workers: int = 3) -> Emulated:
+def check(model: nn.Module, x: Tensor, workers: int = 3, target: Target = SMALL) -> Emulated:
     """Compiles `model`, and compares with float64, with copies at once and as late as they may be."""
-    fast = Emulated(model, (x,), workers, target=SMALL)
+    fast = Emulated(model, (x,), workers, target=target)
     right = exact(model, (x,))
     with torch.no_grad():
         theirs = error(model(x), right)

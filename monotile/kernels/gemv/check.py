@@ -22,7 +22,7 @@ def check(c: Checked) -> None:
     assert isinstance(method, Streamed)
     name = anchor.out.name
     found = stored(anchor, method.second) if isinstance(anchor, Compute) and anchor.reduce else None
-    if found is None or not {x.tensor.name for x in loads(found.factor)} <= c.steady:
+    if found is None or not _weights(found) <= c.steady:
         fail(f"{stage.name}: {name} is no matrix of weights times a few vectors")
         return
     if "tma" not in target.instructions:
@@ -33,6 +33,8 @@ def check(c: Checked) -> None:
     rows = elements([d for d in c.step.dims if not found.walks_vectors(d)])
     if any(0 < len(set(d.axes) & set(found.m)) < len(d.axes) for d in c.step.dims):
         fail(f"{stage.name}: a dim of {name} has rows of the matrix and vectors")
+    if elements([d for d in c.step.dims if set(d.axes) & set(found.apart)]) > 1:
+        fail(f"{stage.name}: a task of {name} has rows with other vectors, or that lie elsewhere")
     if found.across is not isinstance(method, GemvColumns):
         fail(f"{stage.name}: {method.describe()} is not how memory has the matrix of {name}")
     elif isinstance(method, GemvColumns):
@@ -45,6 +47,12 @@ def check(c: Checked) -> None:
         fail(f"{stage.name}: {c.step.scratch_bytes} bytes do not hold the sums of {name}")
     if math.prod(stage.grid) > target.workers:
         fail(f"{stage.name}: a worker streams the weights of several tasks for {name}")
+
+
+def _weights(found: Problem) -> set[str]:
+    """The tensors of the factor, without those that say where its rows are."""
+    inside = {x for i in found.matrix.index for x in loads(i)}
+    return {x.tensor.name for x in loads(found.factor) if x not in inside}
 
 
 def _check_dots(c: Checked, found: Problem, method: Gemv, vectors: int) -> None:
@@ -77,8 +85,9 @@ def _check_columns(
     """The method is the one that `columns.choose` gives, with whole vectors."""
     if method != columns.choose(found, vectors, columns.of_task(found, method), c.target):
         fail(f"{c.stage.name}: {c.anchor.out.name} cannot have columns so: {method.describe()}")
+    assert isinstance(c.anchor, Compute)
     if rows != columns.of_task(found, method) or not columns.in_vectors(
-        found, method, c.step.dims, c.target
+        c.anchor, found, method, c.step.dims, c.target
     ):
         fail(f"{c.stage.name}: a task's columns of {c.anchor.out.name} are not whole vectors")
 

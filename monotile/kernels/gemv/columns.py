@@ -8,7 +8,9 @@ import msgspec
 from monotile.analysis.contraction import uncast
 from monotile.analysis.streaming import VECTOR
 from monotile.ir.dtype import DType
+from monotile.ir.program import Compute
 from monotile.kernels.common import cost
+from monotile.kernels.common.vectors import elements
 from monotile.kernels.gemv.method import GemvColumns
 from monotile.kernels.gemv.problem import TYPES, Problem
 from monotile.plan.nodes import Dim
@@ -34,13 +36,16 @@ def of_task(found: Problem, method: GemvColumns) -> int:
     return method.row_bytes // found.matrix.dtype.itemsize
 
 
-def in_vectors(found: Problem, method: GemvColumns, dims: Sequence[Dim], target: Target) -> bool:
-    """Whether a task's columns are whole vectors in memory, along the last dim of the matrix with several; bulk copies of rows allow only
-    one such dim."""
-    walked = [d for d in dims if not found.walks_vectors(d) and d.extent > 1]
+def in_vectors(
+    anchor: Compute, found: Problem, method: GemvColumns, dims: Sequence[Dim], target: Target
+) -> bool:
+    """Whether a task's columns are whole vectors in memory, along the last axis of the matrix with several; bulk copies of rows allow only
+    one such axis."""
+    walked = [d for d in dims if not found.walks_vectors(d) and elements([d]) > 1]
     if not walked or walked[-1].tile % (VECTOR // found.matrix.dtype.itemsize):
         return False
-    return len(walked) == 1 or not in_bulk(method, target)
+    wide = [p for d in walked for p in d.axes if anchor.axes[p].extent > 1]
+    return len(wide) == 1 or not in_bulk(method, target)
 
 
 def vector_type(found: Problem) -> DType:

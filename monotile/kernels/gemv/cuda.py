@@ -37,6 +37,8 @@ def write(e: BlockEmitter, site: Site) -> None:
         w.define("part")
     if e.await_ != READY:
         w.write(f"{e.await_}();")
+    if rows.found.looked_up:
+        w.write("ring.tell(0);")
     if isinstance(method, Gemv):
         cuda_dots.write_vectors(e, site, rows, vectors)
     early = write_early(e, site, rows, vectors)
@@ -60,6 +62,8 @@ def write_supply(e: BlockEmitter, site: Site) -> None:
     assert isinstance(method, Streamed)
     rows, vectors = task_rows(site, method)
     prefetch_sides(e, rows, region(vectors))
+    if rows.found.looked_up:
+        w.write("ring.hear();  // that what says where the rows are is there")
     with w.open(f"for (idx slot = 0; slot < {rows.slots}; ++slot)", ["slot"], fence=True) as block:
         block.pragma = "#pragma unroll 1"
         w.write("ring.await();")

@@ -8,11 +8,11 @@ from monotile.codegen.block import BlockEmitter
 from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.ir.expr import Axis, Load, add, idx, mul
-from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.ir.expr import Axis, Load, add, idx, loads, mul
+from monotile.kernels.common.cuda_threads import placed, region
 from monotile.kernels.gemv.columns import in_bulk, layout, of_task, vector_type
 from monotile.kernels.gemv.cuda_dots import ELEMENTS
-from monotile.kernels.gemv.cuda_tasks import TaskRows, in_task
+from monotile.kernels.gemv.cuda_tasks import TaskRows, in_task, vector_at
 from monotile.kernels.gemv.method import GemvColumns
 from monotile.plan.places import ON_CHIP
 
@@ -50,7 +50,7 @@ def _on_chip(
         return None
     if not isinstance(readable(e.plan.places[value.tensor.name], own=False), ON_CHIP):
         return None
-    where = spread(m, vectors)
+    where = vector_at(rows, vectors, m)
     point = placed(site.point, where) | where
     steps = e.steps(value, point, (m, along))
     if steps is None or steps[1] != 1:
@@ -70,7 +70,7 @@ def _write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[R
     with w.open(head, ["n"], fence=True):
         at = unflatten(Axis("n", many * chunks), [Axis("m", many), Axis("chunk", chunks)])
         begin = mul(at["chunk"], idx(width))
-        where = spread(at["m"], vectors)
+        where = vector_at(rows, vectors, at["m"])
         point = placed(site.point, where) | where | {along.name: add(begin, lane_of(width))}
         with e.vector(width):
             value = bare(e.body(rows.found.vectors, point))
@@ -90,7 +90,9 @@ def write_rows(e: BlockEmitter, rows: TaskRows) -> None:
     line, first = Axis("line", method.rows), mul(Axis("slot", rows.slots), idx(method.rows))
     point = placed(rows.point, in_task(e, rows, "column", count))
     point |= {found.along.name: add(first, line)}
-    address, step = e.address_of(found.matrix, point), e.steps(found.matrix, point, [line])
+    address = e.address_of(found.matrix, point)
+    index = (idx(0) if loads(i) else i for i in found.matrix.index)  # the same for all lines
+    step = e.steps(Load(found.matrix.tensor, tuple(index)), point, [line])
     assert step is not None
     if bulk:
         (own,) = [r for r in rows.ranges if r.variable.extent > 1]

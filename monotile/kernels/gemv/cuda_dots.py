@@ -9,8 +9,8 @@ from monotile.codegen.site import Range, Site
 from monotile.codegen.spelling import bare
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, add, idx, mul
-from monotile.kernels.common.cuda_threads import placed, region, spread
-from monotile.kernels.gemv.cuda_tasks import TaskRows
+from monotile.kernels.common.cuda_threads import placed, region
+from monotile.kernels.gemv.cuda_tasks import TaskRows, vector_at
 from monotile.kernels.gemv.cuts import at_once, held
 from monotile.kernels.gemv.method import Gemv
 
@@ -39,7 +39,7 @@ def write_vectors(e: BlockEmitter, site: Site, rows: TaskRows, vectors: tuple[Ra
             stack.enter_context(w.open(f"if ({text} < {columns})", fence=True))
         own = mul(Axis("part", rows.method.parts), idx(columns))
         column = add(add(own, begin), lane_of(width))
-        where = spread(Axis("m", many), vectors)
+        where = vector_at(rows, vectors, Axis("m", many))
         at = placed(site.point, where) | where | {rows.found.along.name: column}
         stack.enter_context(e.vector(width))
         text = bare(e.body(rows.found.vectors, at))

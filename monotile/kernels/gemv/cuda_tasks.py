@@ -9,7 +9,7 @@ from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.gemv.method import GemvColumns, Streamed
@@ -80,6 +80,14 @@ def outputs(rows: TaskRows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr]
     many = region(vectors)
     at = unflatten(Axis("n", rows.count * many), [Axis("row", rows.count), Axis("m", many)])
     return at, spread(at["row"], rows.ranges) | spread(at["m"], vectors)
+
+
+def vector_at(rows: TaskRows, vectors: tuple[Range, ...], m: Expr) -> dict[str, Expr]:
+    """The ranges' variables at vector `m`. It depends on no axis of the rows but those of which the task has one position."""
+    alone: dict[str, Expr] = {
+        r.variable.name: idx(0) for r in rows.ranges if r.variable.extent == 1
+    }
+    return alone | spread(m, vectors)
 
 
 def write_early(

@@ -1,7 +1,7 @@
 """Candidates for cutting a product with streamed weights into tasks: a number of rows per worker."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from monotile.analysis.streaming import VECTOR
 from monotile.ir.program import Compute, Scatter
@@ -13,6 +13,7 @@ from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma, Streamed
 from monotile.kernels.gemv.problem import Problem, problem
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Step
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 MOST_HELD = 64  # registers of a thread for elements of the vectors
@@ -25,49 +26,79 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     """A draft with one task per worker and an equal number of rows each; none if the group is no such product."""
     anchor, target = group.steps[0][0], context.target
     found = _found(anchor, context)
-    if len(group.steps) != 1 or found is None:
+    if len(group.steps) != 1 or found is None or not isinstance(anchor, Compute):
         return
-    vectors = math.prod(anchor.axes[p].extent for p in found.m)
-    rows = math.prod(anchor.axes[p].extent for p in found.n)
-    method = _method(found, vectors, -(-rows // target.workers), target)
-    if method is None:
-        return
-    tile = _tile(found, method, rows, target)
-    dims = (Dim(found.n, rows, tile, 0),)
-    if found.m:
-        dims += (Dim(found.m, vectors, vectors, None),)
     names = tuple(s.out.name for s in group.steps[0])
-    scratch = scratch_of(found, method, tile, vectors, target)
-    step = Step(names, dims, method, scratch_bytes=scratch)
-    seconds = _seconds(found, method, (tile, vectors), len(names), target)
-    yield Draft(group, (-(-rows // tile),), (step,), {}, scratch, seconds)
+    vectors = math.prod(anchor.axes[p].extent for p in found.m)
+    for apart in _ways_apart(found, anchor):
+        several = tuple(anchor.axes[p].extent for p in apart)
+        together = tuple(p for p in found.n if p not in apart)
+        rows = math.prod(anchor.axes[p].extent for p in together)
+        workers = target.workers // math.prod(several)  # for each position of the axes apart
+        method = _method(found, vectors, -(-rows // workers), target) if workers else None
+        if method is None or not together:
+            continue
+        tile = _tile(found, method, rows, workers)
+        dims = (
+            *(
+                Dim((p,), extent, 1, k)
+                for k, (p, extent) in enumerate(zip(apart, several, strict=True))
+            ),
+            Dim(together, rows, tile, len(apart)),
+            *([Dim(found.m, vectors, vectors, None)] if found.m else ()),
+        )
+        if not _in_memory(anchor, found, method, dims, target):
+            continue
+        scratch = scratch_of(found, method, tile, vectors, target)
+        step = Step(names, dims, method, scratch_bytes=scratch)
+        seconds = _seconds(found, method, (tile, vectors), len(names), target)
+        yield Draft(group, (*several, -(-rows // tile)), (step,), {}, scratch, seconds)
+        return
+
+
+def _ways_apart(found: Problem, anchor: Compute) -> Iterator[tuple[int, ...]]:
+    """The axes of which a task has one position each: those that it must, or also all that are not neighbours in memory."""
+    yield found.apart
+    wide = [p for p in found.n if anchor.axes[p].extent > 1]
+    if found.across and tuple(wide[:-1]) != found.apart:
+        yield tuple(wide[:-1])
 
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """The product as a step of a task with several steps, with its cost; None if it cannot be, or a worker would have several tasks."""
     anchor, target = site.anchor, context.target
     found = _found(anchor, context)
-    if found is None or any(site.lead.values()):
+    if found is None or not isinstance(anchor, Compute) or any(site.lead.values()):
         return None
     tasks = math.prod(-(-anchor.axes[p].extent // site.tiles[k]) for p, k in site.where.items())
     extents = site.extents
-    vectors = math.prod(extents[anchor.axes[p].name] for p in found.m)
-    rows = math.prod(extents[anchor.axes[p].name] for p in found.n)
+    vectors, rows, several = (
+        math.prod(extents[anchor.axes[p].name] for p in ps)
+        for ps in (found.m, found.n, found.apart)
+    )
     method = _method(found, vectors, rows, target)
-    if method is None or tasks > target.workers:
+    if method is None or several > 1 or tasks > target.workers:
         return None
-    if isinstance(method, GemvColumns) and not columns.in_vectors(found, method, site.dims, target):
+    if not _in_memory(anchor, found, method, site.dims, target):
         return None
     scratch = scratch_of(found, method, rows, vectors, target)
     step = Step(site.names, site.dims, method, scratch_bytes=scratch)
     return step, _seconds(found, method, (rows, vectors), len(site.step), target)
 
 
-def _tile(found: Problem, method: Streamed, rows: int, target: Target) -> int:
-    """Rows of a task; columns if the sum goes across rows."""
+def _in_memory(
+    anchor: Compute, found: Problem, method: Streamed, dims: Sequence[Dim], target: Target
+) -> bool:
+    """Whether a task's columns, where the sum goes across rows, are where the supplier can load them."""
+    across = isinstance(method, GemvColumns)
+    return not across or columns.in_vectors(anchor, found, method, dims, target)
+
+
+def _tile(found: Problem, method: Streamed, rows: int, workers: int) -> int:
+    """Rows of a task, where `workers` divide `rows`; columns if the sum goes across rows."""
     if isinstance(method, GemvColumns):
         return min(rows, columns.of_task(found, method))
-    return min(rows, cost.round_up(-(-rows // target.workers), method.slot_rows))
+    return min(rows, cost.round_up(-(-rows // workers), method.slot_rows))
 
 
 def _method(found: Problem, vectors: int, rows: int, target: Target) -> Streamed | None:
@@ -150,7 +181,8 @@ def _seconds(
     steps: int,
     target: Target,
 ) -> float:
-    """Seconds of a task: latency, streaming the weights, and the epilogue. size: rows and vectors of a task. steps: computes."""
+    """Seconds of a task: latency, streaming the weights, and the epilogue. Weights that are looked up are not loaded ahead: what the
+    supplier takes for them adds to the latency of looking up. size: rows and vectors of a task. steps: computes."""
     model, (rows, vectors) = target.model.common, size
     after = (steps - 1) * model.after_plain * rows * vectors
     finish = after / (target.flops["fma"] / 2 / target.workers)
@@ -160,4 +192,19 @@ def _seconds(
         nbytes = found.along.extent * method.row_bytes
     else:
         nbytes = rows * found.row_bytes
-    return target.latency_seconds + nbytes / target.worker_bandwidth + finish
+    loads = nbytes / target.worker_bandwidth
+    if found.looked_up:
+        loads = max(loads, _supply_seconds(found, method, rows, target)) + target.latency_seconds
+    return target.latency_seconds + loads + finish
+
+
+def _supply_seconds(found: Problem, method: Streamed, rows: int, target: Target) -> float:
+    """Seconds in which the supplier issues the copies of a task of `rows` rows."""
+    model = fitted(target.model.streaming)
+    if not isinstance(method, GemvColumns):
+        copies, each = rows * method.row_slots, model.bulk
+    elif columns.in_bulk(method, target):
+        copies, each = found.along.extent, model.bulk
+    else:
+        copies, each = found.along.extent / (target.warp // method.packs), model.gather
+    return copies * each * target.latency_seconds

@@ -23,7 +23,7 @@ class Problem:
     matrix: the streamed part of the factor, a Load whose last index is `along`, or a quotient of it (words of codes). across: the sum goes
     across the rows in memory, and the last index is n. codes: their decoding; None if the factor is the matrix itself. vectors: the other
     factor, as the body has it. second: whether the matrix is the second factor. m, n: positions in the Compute's axes; axes of extent 1
-    that neither factor has are among n.
+    that neither factor has are among n. apart: those of n that the vectors have too, as those of experts: a task has one position of them.
     """
 
     matrix: Load
@@ -33,8 +33,14 @@ class Problem:
     along: Axis
     m: tuple[int, ...]
     n: tuple[int, ...]
+    apart: tuple[int, ...]
     second: bool
     across: bool
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether rows are where other tensors say, as an expert's: they can be loaded only once those are computed."""
+        return any(loads(i) for i in self.matrix.index)
 
     @property
     def per(self) -> int:
@@ -51,13 +57,14 @@ class Problem:
 
 
 def problem(c: Compute, weights: Set[str]) -> Problem | None:
-    """`c` as such a product, or None. weights: the tensors that may be the matrix."""
+    """`c` as such a product, or None. weights: the tensors that may be the matrix. Not one of whole rows that are looked up: reductions
+    load them as fast, while the supplier goes on with the weights behind them."""
     if contraction(c) is None or len(c.reduce) != 1 or c.body.dtype is not DType.F32:
         return None
     for second in (True, False):
         found = stored(c, second)
         if found is not None and found.matrix.tensor.name in weights:
-            return found
+            return found if found.across or not found.looked_up else None
     return None
 
 
@@ -74,21 +81,22 @@ def stored(c: Compute, second: bool) -> Problem | None:
     crossed = codes is None and last != along
     if crossed and not across(matrix, along, c.axes):
         return None
-    if not crossed and any(along in axes_of(i) or loads(i) for i in before):
+    if not crossed and any(along in axes_of(i) for i in before):
         return None
     if along not in axes_of(vectors):
         return None
     if any(x.tensor == matrix.tensor for x in loads(vectors)):
         return None
     rows, others = axes_of(factor), axes_of(vectors)
-    both = [a for a in c.axes if a in rows and a in others and a.extent > 1]
+    apart = tuple(p for p, a in enumerate(c.axes) if a in rows and a in others and a.extent > 1)
     m = tuple(p for p, a in enumerate(c.axes) if a in others and a not in rows and a.extent > 1)
     n = tuple(p for p in range(len(c.axes)) if p not in m)
     idle = any(c.axes[p] not in rows and c.axes[p].extent > 1 for p in n)
     count = math.prod(c.axes[p].extent for p in m)
-    if both or idle or not 1 <= count <= (MANY if codes else FEW):
+    if idle or not 1 <= count <= (MANY if codes else FEW):
         return None
-    return Problem(matrix, factor, codes, vectors, along, m, n, second, crossed)
+    found = Problem(matrix, factor, codes, vectors, along, m, n, apart, second, crossed)
+    return None if codes and (apart or found.looked_up) else found
 
 
 def _readable(factor: Expr, codes: Encoded | None, vectors: Expr) -> bool:

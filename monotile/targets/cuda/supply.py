@@ -15,9 +15,11 @@ NAME = "supply"
 
 
 def write_supply(e: BlockEmitter, ring: Ring) -> None:
-    """The supplier's function. What the Plan's loops and choices depend on it is told by the others (`RingMemory::tell`)."""
+    """The supplier's function. What the Plan's loops and choices depend on it is told by the others (`RingMemory::tell`), and when what
+    says where a weight's rows are is there."""
     with e.function(NAME, (), GIVEN):
-        e.writer.write(f"{supplier_type(ring, e.target)} ring(mt::ptx::shared_memory() + {ring.offset});")  # fmt: skip
+        e.writer.write("char* const scratch = mt::ptx::shared_memory();")
+        e.writer.write(f"{supplier_type(ring, e.target)} ring(scratch + {ring.offset});")
         _walk(e, e.plan.body)
 
 

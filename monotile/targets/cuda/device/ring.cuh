@@ -1,7 +1,8 @@
 // The ring on chip through which a warp of its own, the supplier, brings weights to the warps that compute.
 //
 // The supplier goes through the same loops and stages as they do, ahead of them, and waits for no hand-off: only for a free slot, and
-// for what is under way to become less, as hand-offs queue behind it (docs/measurements.md, "Streamed weights").
+// for what is under way to become less, as hand-offs queue behind it (docs/measurements.md, "Streamed weights"). It is told when what
+// it has to look up is there.
 #pragma once
 #include "cuda/device/check.cuh"
 #include "cuda/device/ptx/sm_80.cuh"
