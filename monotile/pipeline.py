@@ -78,6 +78,7 @@ from monotile.transform.roll.update_tables import update_tables
 from monotile.transform.simplify.copy_propagation import propagate_copies
 from monotile.transform.simplify.crop import crop
 from monotile.transform.simplify.dce import eliminate_dead_code
+from monotile.transform.simplify.reassociate import reassociate
 from monotile.transform.simplify.shorten import shorten_reductions
 from monotile.transform.simplify.simplify import simplify
 from monotile.transform.sparse.list_nonzeros import list_nonzeros
@@ -147,17 +148,17 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          "After rolling: the siblings of a layer are fused once, for all layers.",
          needs=("simplified",), sets=("siblings fused",), after=("rolled", "skewed", "loops distributed")),
     Pass("reroll_selects_again", rewrite(reroll_selects),
-         "Stacks of fused siblings are slices of one tensor now.",
-         needs=("siblings fused",)),
+         "Stacks of fused siblings are slices of one tensor now.", needs=("siblings fused",)),
     Pass("inline_views_again", rewrite(inline_views),
-         "Those slices are views, which can be inlined.",
-         needs=("siblings fused",)),
+         "Those slices are views, which can be inlined.", needs=("siblings fused",)),
     Pass("inline_pointwise", rewrite(inline_pointwise),
          "After horizontal fusion, which matches siblings as separate statements.",
          needs=("views inlined", "siblings fused"), sets=("pointwise inlined",)),
     Pass("simplify_again", rewrite_by_options(simplify),
-         "Inlining has brought together expressions that simplify each other.",
-         needs=("pointwise inlined",)),
+         "Inlining has brought together expressions that simplify each other.", needs=("pointwise inlined",)),
+    Pass("reassociate", rewrite(reassociate),
+         "After inlining, which brings products next to each other; in loops, so once for all layers.",
+         needs=("pointwise inlined",), sets=("products reassociated",), after=("rolled",)),
     Pass("merge_axes", rewrite(merge_axes),
          "After inlining, which leaves what is stored; before axes are aligned.", needs=("pointwise inlined",)),
     Pass("part_axes", rewrite(part_axes),
@@ -169,8 +170,7 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          "The pointwise readers that were not inlined become epilogues: their producers take over their axis order.",
          needs=("pointwise inlined",), sets=("axes aligned",)),
     Pass("reindex_reductions", rewrite(reindex_reductions),
-         "For readers that differ by a reshape, not only by an order of axes.",
-         needs=("axes aligned",)),
+         "For readers that differ by a reshape, not only by an order of axes.", needs=("axes aligned",)),
     Pass("join_reductions", rewrite(join_reductions),
          "Once it is settled in what order a product's operands lie, and before layouts are chosen for what it reads.",
          needs=("axes aligned",)),
