@@ -7,15 +7,18 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from monotile.errors import InputError
+from monotile.packing.stacks import Stack, stacks_of
 
 Where = Callable[[str, nn.Module], bool] | Sequence[str] | None
 
 
 @dataclass(frozen=True)
 class Layers:
-    """chosen: the layers to pack, by name, embeddings last. left: the names of other layers and parameters, and why they are not packed."""
+    """chosen: the layers to pack, by name, embeddings last. stacks: those of experts, by the parameter's name. left: the names of other
+    layers and parameters, and why they are not packed."""
 
     chosen: dict[str, nn.Module]
+    stacks: dict[str, Stack]
     left: dict[str, str]
 
 
@@ -23,12 +26,20 @@ def layers_of(model: nn.Module, where: Where, *, embeddings: bool = False) -> La
     """embeddings: also choose embeddings, and linear layers tied to them. Raises InputError if there is nothing to pack."""
     fit = dict[str, nn.Module]()
     left = dict[str, str]()
+    stacks = dict[str, Stack]()
+    owners = _owners(model)
     for name, module in model.named_modules():
         if not (is_linear(module) or (embeddings and is_embedding(module))):
+            found = {f"{name}.{s.name}" if name else s.name: s for s in stacks_of(module)}
+            for own, stack in found.items():
+                if reason := _why_not(own, stack, where, owners):
+                    left[own] = reason
+                else:
+                    stacks[own] = stack
             kind = type(module).__name__
             what = "embeddings=True packs it" if is_embedding(module) else "which is no linear layer"  # fmt: skip
             for own, p in module.named_parameters(name, recurse=False):
-                if p.dim() > 1:
+                if p.dim() > 1 and own not in found:
                     left[own] = f"a parameter of {kind}, {what}"
         elif not _wanted(name, module, where):
             left[name] = "left out by where"
@@ -36,19 +47,29 @@ def layers_of(model: nn.Module, where: Where, *, embeddings: bool = False) -> La
             left[name] = reason
         else:
             fit[name] = module
-    owners = _owners(model)
     chosen = dict[str, nn.Module]()
     for name in sorted(fit, key=lambda n: is_embedding(fit[n])):
         if reason := _tie(name, fit, owners):
             left[name] = reason
         else:
             chosen[name] = fit[name]
-    if not chosen:
+    if not chosen and not stacks:
         reasons = "".join(f"\n  {name}: {reason}" for name, reason in left.items())
         raise InputError(
-            f"nothing to pack: no nn.Linear, or Conv1D of transformers, is left to be packed{reasons}"
+            f"nothing to pack: no nn.Linear, or Conv1D or experts of transformers, is left to be packed{reasons}"
         )
-    return Layers(chosen, left)
+    return Layers(chosen, stacks, left)
+
+
+def _why_not(name: str, stack: Stack, where: Where, owners: Mapping[int, list[str]]) -> str | None:
+    """Why a stack of experts is not packed."""
+    names = (name, name.rpartition(".")[0])
+    if not any(_wanted(n, stack.module, where) for n in names):
+        return "left out by where"
+    others = [n for n in owners[id(stack.parameter)] if n != name]
+    if others:
+        return f"its weight is tied: it is also {' and '.join(others)}"
+    return None if stack.parameter.numel() else "its weight is empty"
 
 
 def is_embedding(module: nn.Module) -> bool:

@@ -11,12 +11,12 @@ from rich.table import Table
 
 
 class PackedRow(NamedTuple):
-    """One layer. shape: out_features, in_features. error: ||weight - decoded|| / ||weight||; None if the original weight is unknown.
-    before, after: bytes of the weight."""
+    """One layer, or the matrices of experts. shape: out_features, in_features; of experts, their number first. error: ||weight - decoded||
+    / ||weight||; None if the original weight is unknown. before, after: bytes of the weight."""
 
     name: str
     format: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     error: float | None
     before: int
     after: int
