@@ -84,7 +84,7 @@ def _integers(e: Expr, words: Load) -> list[Expr]:
     read = set(loads(e))
     if words not in read:
         return []
-    if read == {words} and e.dtype.is_int:
+    if read <= set(loads(words)) and e.dtype.is_int:
         return [e]
     return [x for c in children(e) for x in _integers(c, words)]
 

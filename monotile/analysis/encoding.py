@@ -35,7 +35,11 @@ def encoded(factor: Expr, along: Axis) -> Encoded | None:
     """The encoding of `factor` along an axis; None if it is stored unencoded, or in no supported form."""
     if isinstance(factor, Load) or along not in axes_of(factor):
         return None
-    direct = dict.fromkeys(x for x in loads(factor) if not any(loads(i) for i in x.index))
+    every = dict.fromkeys(loads(factor))
+    inner = {x: {y for i in x.index for y in loads(i)} for x in every}
+    # What says where rows are, as which expert's, is no part of the encoding.
+    where = {y for found in inner.values() for y in found if along not in axes_of(y)}
+    direct = [x for x in every if x not in where and inner[x] <= where]
     runs = {x: run_along(x, along) for x in direct}
     per = min(filter(None, runs.values()), default=0)
     words = [x for x, run in runs.items() if run == per]
@@ -44,7 +48,7 @@ def encoded(factor: Expr, along: Axis) -> Encoded | None:
     sides = tuple(Side(x, run or 0) for x, run in runs.items() if x != words[0])
     if words[0].dtype.itemsize >= per * factor.dtype.itemsize:
         return None
-    looked = dict.fromkeys(x for x in loads(factor) if x not in direct)
+    looked = [x for x in every if x not in where and x not in direct]
     if not all(_looks_up(x, along) for x in looked):
         return None
     return Encoded(words[0], per, sides, tuple(looked))
@@ -62,11 +66,9 @@ def _looks_up(x: Load, along: Axis) -> bool:
     """Whether the element of a short row that `x` loads depends on data, and on nothing else that varies along the axis."""
     *before, last = x.index
     alike = not any(loads(i) or along in axes_of(i) for i in before)
-    return (
-        alike
-        and x.tensor.shape[-1] <= LONGEST
-        and not any(loads(i) for y in loads(last) for i in y.index)
-    )
+    inner = (z for y in loads(last) for i in y.index for z in loads(i))
+    short = x.tensor.shape[-1] <= LONGEST
+    return alike and short and not any(along in axes_of(z) for z in inner)
 
 
 def run_along(x: Load, along: Axis) -> int | None:

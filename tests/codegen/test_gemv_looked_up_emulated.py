@@ -6,13 +6,15 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from monotile.kernels.gemv.method import GemvColumns
+import monotile
+from monotile.kernels.gemv.method import GemvColumns, GemvMma
 from monotile.plan.walk import stages_in
 from monotile.targets.model import Streaming
 from tests.codegen.emulate import COMPILER, EmulationError
 from tests.codegen.emulate_model import Emulated
 from tests.codegen.test_gemv_emulated import SMALL, check
 from tests.conftest import wide
+from tests.packing.test_stacks import model
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 
@@ -79,6 +81,33 @@ def test_parts_of_the_sum() -> None:
     fast = check(model, torch.randn(1, 1024).bfloat16(), 16, replace(SMALL, workers=16))
     parts = [s for s in stages_in(fast.plan.body) if s.name.endswith("_parts")]
     assert any(type(s.steps[0].method) is GemvColumns for s in parts)
+
+
+class Logits(nn.Module):
+    """One token of a language model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.model(ids, use_cache=False).logits
+        return found
+
+
+@pytest.mark.parametrize("format", ["int4", wide("int8"), wide("nf4"), "mxfp4", wide("fp8")])
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss"])
+def test_codes(format: str, name: str) -> None:
+    """Codes are in whole rows, however the weights were, and stream; those of the second product beside a vector for each expert."""
+    group = "default" if format in ("nf4", "mxfp4") else 32
+    packed = monotile.pack(model(name).bfloat16(), format, group)
+    ids, whole = torch.tensor([[5]]), Logits(packed)
+    fast = Emulated(whole, (ids,), 5, target=FREE)
+    assert "ring.hear()" in fast.source.text
+    assert GemvMma in methods(fast)
+    for seed in (1, 2):
+        (got,) = fast(ids, seed=seed)
+        torch.testing.assert_close(got, whole(ids), rtol=0.05, atol=0.03)
 
 
 class Given(nn.Module):

@@ -12,6 +12,7 @@ from monotile.plan.nodes import Method
 from monotile.plan.walk import stages_in
 from tests.codegen.test_gemv_columns_emulated import Block
 from tests.codegen.test_gemv_emulated import Network
+from tests.codegen.test_gemv_looked_up_emulated import Experts, Logits
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.gpu
@@ -45,6 +46,40 @@ def test_small_streams(
     for _ in range(3):
         found = error(fast(x.cuda()).cpu(), right)
         assert found <= (1e-5 if dtype is torch.float32 else 1.5 * theirs)
+
+
+def test_small_experts() -> None:
+    """Whose weights are looked up, and their sums are split."""
+    torch.manual_seed(1)
+    model = nn.Sequential(*(Experts(1024, 3072, 2, across=True) for _ in range(3)))
+    model = model.bfloat16().eval().requires_grad_(False)
+    x = torch.randn(1, 1024).bfloat16()
+    right = exact(model, (x,))
+    theirs = error(model(x), right)
+    fast = monotile.compile(model.cuda(), (x.cuda(),))
+    assert "ring.hear()" in fast.source
+    for _ in range(3):
+        assert error(fast(x.cuda()).cpu(), right) <= 1.5 * theirs
+
+
+@pytest.mark.parametrize("format", ["int4", "mxfp4"])
+@pytest.mark.parametrize("kind", ["OlmoeConfig", "GptOssConfig"])
+def test_small_experts_of_codes(format: str, kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(2)
+    sizes = {"hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 16, "vocab_size": 1000, "num_experts_per_tok": 2}  # fmt: skip
+    experts = "num_experts" if kind == "OlmoeConfig" else "num_local_experts"
+    config = getattr(transformers, kind)(**sizes, **{experts: 8})
+    with torch.device("cuda"):
+        model = transformers.AutoModelForCausalLM.from_config(config).bfloat16()
+    whole = Logits(monotile.pack(model.eval().requires_grad_(False), format, inplace=True))
+    ids = torch.tensor([[5]], device="cuda")
+    theirs = whole(ids)
+    fast = monotile.compile(whole, (ids,))
+    assert "ring.hear()" in fast.source
+    found = fast(ids)
+    right = [whole.float()(ids)]
+    assert error(found, right) <= 1.5 * error(theirs, right)
 
 
 @pytest.mark.parametrize("kind", ["GPT2Config", "Phi3Config"])

@@ -3,7 +3,6 @@
 import math
 
 from monotile.analysis.streaming import VECTOR
-from monotile.ir.expr import loads
 from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Checked, Statements
@@ -51,8 +50,9 @@ def check(c: Checked) -> None:
 
 def _weights(found: Problem) -> set[str]:
     """The tensors of the factor, without those that say where its rows are."""
-    inside = {x for i in found.matrix.index for x in loads(i)}
-    return {x.tensor.name for x in loads(found.factor) if x not in inside}
+    codes = found.codes
+    sides = (*(s.load for s in codes.sides), *codes.tables) if codes else ()
+    return {x.tensor.name for x in (found.matrix, *sides)}
 
 
 def _check_dots(c: Checked, found: Problem, method: Gemv, vectors: int) -> None:

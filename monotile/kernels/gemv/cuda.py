@@ -29,7 +29,7 @@ def write(e: BlockEmitter, site: Site) -> None:
     assert ring is not None
     rows, vectors = task_rows(site, method)
     w.write(f"{ring_type(ring, e.target)} ring(scratch + {ring.offset});")
-    loaded = load_sides(e, rows, region(vectors))
+    loaded = None if rows.found.looked_up else load_sides(e, rows, region(vectors))
     if isinstance(method, Gemv):
         w.write("const idx ring_lane = threadIdx.x % 32, warp = threadIdx.x / 32;")
         w.define("ring_lane")
@@ -37,8 +37,9 @@ def write(e: BlockEmitter, site: Site) -> None:
         w.define("part")
     if e.await_ != READY:
         w.write(f"{e.await_}();")
-    if rows.found.looked_up:
+    if loaded is None:
         w.write("ring.tell(0);")
+        loaded = load_sides(e, rows, region(vectors))
     if isinstance(method, Gemv):
         cuda_dots.write_vectors(e, site, rows, vectors)
     early = write_early(e, site, rows, vectors)
@@ -61,9 +62,9 @@ def write_supply(e: BlockEmitter, site: Site) -> None:
     w, method = e.writer, site.step.method
     assert isinstance(method, Streamed)
     rows, vectors = task_rows(site, method)
-    prefetch_sides(e, rows, region(vectors))
     if rows.found.looked_up:
         w.write("ring.hear();  // that what says where the rows are is there")
+    prefetch_sides(e, rows, region(vectors))
     with w.open(f"for (idx slot = 0; slot < {rows.slots}; ++slot)", ["slot"], fence=True) as block:
         block.pragma = "#pragma unroll 1"
         w.write("ring.await();")

@@ -12,7 +12,7 @@ from monotile.codegen.site import Range
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.gemv import tiles
-from monotile.kernels.gemv.cuda_tasks import TaskRows, row_of_slot
+from monotile.kernels.gemv.cuda_tasks import TaskRows, alone, row_of_slot
 from monotile.kernels.gemv.method import GemvMma
 from monotile.plan.launch import Ring
 
@@ -127,7 +127,9 @@ def _each(e: BlockEmitter, c: CopiedOperand, threads: int, pragma: str) -> Gener
 def _address(e: BlockEmitter, rows: TaskRows, c: CopiedOperand) -> Generator[str]:
     """The address of the pack, within a condition that its row exists."""
     where = spread(Axis("row", region(c.ranges)), c.ranges)
-    at = placed(rows.point, where) | {"value": mul(Axis("pack", c.packs), idx(c.width))}
+    at = placed(rows.point, alone(rows) | where) | {
+        "value": mul(Axis("pack", c.packs), idx(c.width))
+    }
     address = e.address_of(c.load, at)
     with inside(e, c.ranges, where):
         yield address

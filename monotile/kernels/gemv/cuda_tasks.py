@@ -1,6 +1,6 @@
 """A task of a product with streamed weights: its rows and vectors, and the epilogue of its sums."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -82,12 +82,14 @@ def outputs(rows: TaskRows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr]
     return at, spread(at["row"], rows.ranges) | spread(at["m"], vectors)
 
 
-def vector_at(rows: TaskRows, vectors: tuple[Range, ...], m: Expr) -> dict[str, Expr]:
+def alone(rows: TaskRows) -> dict[str, Expr]:
+    """The ranges' variables of which the task has one position."""
+    return {r.variable.name: idx(0) for r in rows.ranges if r.variable.extent == 1}
+
+
+def vector_at(rows: TaskRows, vectors: Sequence[Range], m: Expr) -> dict[str, Expr]:
     """The ranges' variables at vector `m`. It depends on no axis of the rows but those of which the task has one position."""
-    alone: dict[str, Expr] = {
-        r.variable.name: idx(0) for r in rows.ranges if r.variable.extent == 1
-    }
-    return alone | spread(m, vectors)
+    return alone(rows) | spread(m, vectors)
 
 
 def write_early(

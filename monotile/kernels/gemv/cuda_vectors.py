@@ -13,10 +13,10 @@ from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.ir.expr import Axis, Expr, Load, add, idx, mul, substitute
 from monotile.kernels.common.cuda_operands import ELEMENT
-from monotile.kernels.common.cuda_threads import placed, region, spread
+from monotile.kernels.common.cuda_threads import placed, region
 from monotile.kernels.gemv import tiles
 from monotile.kernels.gemv.cuda_decode import order_of
-from monotile.kernels.gemv.cuda_tasks import TaskRows
+from monotile.kernels.gemv.cuda_tasks import TaskRows, vector_at
 from monotile.kernels.gemv.method import GemvMma
 
 ROUNDS = 8  # chunks of the vectors that a thread loads before it stores any
@@ -89,7 +89,7 @@ def _place(site: Site, rows: TaskRows, vectors: Sequence[Range], begin: Expr) ->
     """The axes of the step for vector `m`, in the lanes that begin at a column."""
     assert isinstance(rows.method, GemvMma)
     width = min(8, tiles.elements(rows.found, rows.method.run))
-    m = spread(Axis("m", region(vectors)), vectors)
+    m = vector_at(rows, vectors, Axis("m", region(vectors)))
     return placed(site.point, m) | {rows.found.along.name: add(begin, lane_of(width))}
 
 

@@ -23,7 +23,8 @@ class Problem:
     matrix: the streamed part of the factor, a Load whose last index is `along`, or a quotient of it (words of codes). across: the sum goes
     across the rows in memory, and the last index is n. codes: their decoding; None if the factor is the matrix itself. vectors: the other
     factor, as the body has it. second: whether the matrix is the second factor. m, n: positions in the Compute's axes; axes of extent 1
-    that neither factor has are among n. apart: those of n that the vectors have too, as those of experts: a task has one position of them.
+    that neither factor has are among n. apart: those of n that the vectors have too, as those of experts, or that say which table decodes:
+    a task has one position of them.
     """
 
     matrix: Load
@@ -57,14 +58,15 @@ class Problem:
 
 
 def problem(c: Compute, weights: Set[str]) -> Problem | None:
-    """`c` as such a product, or None. weights: the tensors that may be the matrix. Not one of whole rows that are looked up: reductions
-    load them as fast, while the supplier goes on with the weights behind them."""
+    """`c` as such a product, or None. weights: the tensors that may be the matrix. Not one of whole rows that are looked up, unless they are
+    codes: reductions load them as fast, while the supplier goes on with the weights behind them."""
     if contraction(c) is None or len(c.reduce) != 1 or c.body.dtype is not DType.F32:
         return None
     for second in (True, False):
         found = stored(c, second)
         if found is not None and found.matrix.tensor.name in weights:
-            return found if found.across or not found.looked_up else None
+            whole = found.codes is None and not found.across
+            return None if whole and found.looked_up else found
     return None
 
 
@@ -88,15 +90,16 @@ def stored(c: Compute, second: bool) -> Problem | None:
     if any(x.tensor == matrix.tensor for x in loads(vectors)):
         return None
     rows, others = axes_of(factor), axes_of(vectors)
-    apart = tuple(p for p, a in enumerate(c.axes) if a in rows and a in others and a.extent > 1)
+    tables = {a for x in (codes.tables if codes else ()) for i in x.index[:-1] for a in axes_of(i)}
+    own = others | tables
+    apart = tuple(p for p, a in enumerate(c.axes) if a in rows and a in own and a.extent > 1)
     m = tuple(p for p, a in enumerate(c.axes) if a in others and a not in rows and a.extent > 1)
     n = tuple(p for p in range(len(c.axes)) if p not in m)
     idle = any(c.axes[p] not in rows and c.axes[p].extent > 1 for p in n)
     count = math.prod(c.axes[p].extent for p in m)
     if idle or not 1 <= count <= (MANY if codes else FEW):
         return None
-    found = Problem(matrix, factor, codes, vectors, along, m, n, apart, second, crossed)
-    return None if codes and (apart or found.looked_up) else found
+    return Problem(matrix, factor, codes, vectors, along, m, n, apart, second, crossed)
 
 
 def _readable(factor: Expr, codes: Encoded | None, vectors: Expr) -> bool:
