@@ -12,6 +12,7 @@ from monotile.codegen.packs import lane_of
 from monotile.codegen.spelling import bare
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Cast, Expr, Load, Tensor, add, idx, mul, rebuild, substitute
+from monotile.ir.intervals import interval
 from monotile.kernels.common.cuda_operands import ELEMENT
 from monotile.kernels.gemv import tiles
 from monotile.kernels.gemv.cuda_tasks import TaskRows
@@ -107,7 +108,11 @@ def _look_up(d: _Decode, given: Given, point: Mapping[str, Expr]) -> dict[Expr, 
         zip(codes.tables if codes else (), d.layout.tables, strict=True)
     ):
         place = substitute(_replaced(x.index[-1], given), dict(point))
-        at = bare(e.index(e.position(place, array.count, x.tensor)))
+        span = interval(x.index[-1])  # of what the variables stand for
+        if span is not None and span.inside(0, array.count - 1):
+            at = f"(idx)({bare(e.value(place))})"
+        else:
+            at = bare(e.index(e.position(place, array.count, x.tensor)))
         text = _value(f"(const {STORAGE[x.dtype]}*)(own + {array.offset}) + {at}", x.dtype)
         e.writer.write(f"const {e.values[x.dtype]} looked{k} = {text};")
         e.writer.define(f"looked{k}")
