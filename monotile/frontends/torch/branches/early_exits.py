@@ -77,7 +77,8 @@ def _loop(s: ast.stmt, whole: Body, k: int, lines: frozenset[int]) -> Body:
         broken = any(isinstance(x, ast.Break) for x in ast.walk(before))
         s.body = [_if(going, [*(_kept_target(s, whole, k) if broken else []), *body], line)]
     else:  # its test is not evaluated any more, and is a tensor if `done` is
-        s.body, s.test = body, _if(ast.BoolOp(ast.And(), [going, s.test]), [], line).test
+        at = min(lines_of(s.test, lines), default=line)
+        s.body, s.test = body, _if(ast.BoolOp(ast.And(), [going, s.test]), [], at).test
     orelse, s.orelse = s.orelse, Body()
     first = [like(_assign(n, ast.Constant(False)), s) for n in (done, returned)]
     after = [_if(ast.UnaryOp(ast.Not(), _read(done)), orelse, line)] if orelse else []

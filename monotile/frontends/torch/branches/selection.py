@@ -94,7 +94,10 @@ class TracedIf:
 
     def _only(self, then: Any, otherwise: Any) -> Any:
         found = otherwise if then is None else then
-        return join(self._test, then, otherwise) if isinstance(found, torch.Tensor) else found
+        if not isinstance(found, torch.Tensor):
+            return found
+        joined = join(self._test, then, otherwise)
+        return number(joined) if stands_for_number(found) else joined
 
     def _leaf(self, then: Any, otherwise: Any) -> Any:
         if then is otherwise:
