@@ -50,6 +50,7 @@ from monotile.frontends.torch.loops.conversion import (
     convert_while,
     hoist_comprehensions,
     local_names,
+    ranges_counted,
 )
 
 _HELPERS = ("TracedIf", "logical_and", "logical_or", "logical_not", "iterate_nonzero", "MISSING")
@@ -124,6 +125,7 @@ class _Converter:
     def all(self) -> bool:
         """Whether everything at `lines` is converted."""
         made = self.made
+        made.body = ranges_counted(made.body, self.lines, lambda: self.name("count"))
         without_exits(made, self.lines)
         made.body = self._statements(made.body, frozenset())
         expressions = _Expressions(self)

@@ -8,7 +8,7 @@ from types import CodeType, FrameType, FunctionType
 from monotile.frontends.torch.branches.conversion import converted
 from monotile.frontends.torch.branches.selection import TracedIf
 from monotile.frontends.torch.loops.traced_loop import TracedLoop
-from monotile.frontends.torch.sizes.symbolic_builtins import SymbolicBuiltins
+from monotile.frontends.torch.sizes.symbolic_builtins import SymbolicBuiltins, names_used
 
 MAX_FUNCTIONS = 16  # limit of functions converted for one model
 
@@ -46,8 +46,11 @@ class Conversions:
         )
 
     def replace_builtins(self, frame: FrameType) -> bool:
-        """Replaces `int`, `float` and the like where `frame` is to make a number of a tensor. Returns whether that was possible and new."""
-        return self._names.replace_in(frame)
+        """Replaces `int`, `float` and the like where `frame` is to make a number of a tensor, and converts the loop over a `range` that it begins there.
+        Returns whether that was possible and new."""
+        if self._names.replace_in(frame):
+            return True
+        return "range" in names_used(frame) and self.convert(frame.f_code, frame.f_lineno)
 
     def own(self, code: CodeType) -> CodeType:
         """The original code of a function that now has `code`."""
