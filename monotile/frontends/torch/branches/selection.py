@@ -15,6 +15,7 @@ from monotile.frontends.torch.loops.tensor_numbers import (
     number_type,
     stands_for_number,
 )
+from monotile.frontends.torch.tracing.containers import register_dataclasses
 
 MISSING = object()  # value of an unassigned name
 _CONSTANT = (bool, int, float, complex, str, type(None), slice, torch.dtype, torch.device)
@@ -79,6 +80,7 @@ class TracedIf:
             leaves, form = pytree.tree_flatten(otherwise if then is MISSING else then)
             pairs = ((None, x) if then is MISSING else (x, None) for x in leaves)
             return pytree.tree_unflatten([self._only(*pair) for pair in pairs], form)
+        register_dataclasses((then, otherwise))
         left, form = pytree.tree_flatten(then)
         right, other = pytree.tree_flatten(otherwise)
         if form != other:
