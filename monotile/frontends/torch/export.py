@@ -59,6 +59,7 @@ from monotile.frontends.torch.tracing.batch_statistics import BATCH_STATISTICS
 from monotile.frontends.torch.tracing.bincount import BINCOUNT
 from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
 from monotile.frontends.torch.tracing.comparisons import comparisons_are_traced
+from monotile.frontends.torch.tracing.complex_arguments import real_arguments
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.tracing.derivatives import Exporter
 from monotile.frontends.torch.tracing.effect_tokens import checks_have_no_tokens
@@ -163,13 +164,25 @@ def export(
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
     if any(map(is_sparse, pytree.tree_leaves((args, kwargs)))):
         raise CaptureError(f"{name_of(model)} takes a sparse tensor: {SPARSE}")
-    known = registered_dataclasses(model, args, kwargs or {})
+    with real_arguments(model, args, kwargs or {}) as call:
+        return _traced(model, *call, results, dynamic_shapes)
+
+
+def _traced(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    results: Callable[[Any], Any] | None,
+    dynamic_shapes: Any,
+) -> ExportedProgram:
+    """As `export`, of a module whose arguments are real."""
+    known = registered_dataclasses(model, args, kwargs)
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
     keys, numbers = SymbolicKeys(), ReturnedNumbers()
     with quiet(), known, sparse_matrices_are_traced(model), _traceable(model), _giving(model, results), mode, keys.recorded(), numbers.recorded(model), recorded_guards() as found, \
-            keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
+            keywords_by_name(model, kwargs, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
-            args, kwargs = distinct_tensors(model, args, kwargs or {})
+            args, kwargs = distinct_tensors(model, args, kwargs)
             following = NextCall(model)
             with following.recorded():
                 exported, again = _of_example(model, args, kwargs, dynamic_shapes)
@@ -186,7 +199,7 @@ def export(
         except Exception as e:
             if isinstance(e, TypeError):
                 check_script(model)
-                check_call(model, args, kwargs or {})
+                check_call(model, args, kwargs)
             text = str(e).strip()
             where = raised_at(e) or (found.equal if is_violation(e) else "")
             reason = _reason(text)
