@@ -279,3 +279,46 @@ def test_complex_arguments_are_updated() -> None:
     fast, mine, theirs = monotile.compile(f, (z.clone(),), target="cpu"), z.clone(), z.clone()
     torch.testing.assert_close(fast(mine), f(theirs))
     torch.testing.assert_close(mine, theirs)
+
+
+class States(nn.Module):
+    """A diagonal state space: complex states over any number of steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.polar(0.4 + 0.5 * torch.rand(6), 3 * torch.rand(6)))
+        self.b = nn.Parameter(torch.randn(6, 4, dtype=torch.complex64))
+
+    def forward(self, u: torch.Tensor) -> object:
+        h, found = torch.zeros(u.shape[0], 6, dtype=torch.complex64), []
+        for t in range(u.shape[1]):
+            h = self.a * h + u[:, t].to(torch.complex64) @ self.b.T
+            found.append((h @ self.b).real)
+        return torch.stack(found, 1), h
+
+
+def test_states_of_loops() -> None:
+    torch.manual_seed(0)
+    model = States().requires_grad_(False)
+    shapes = {"u": {1: Dim("length", max=9)}}
+    fast = monotile.compile(model, (torch.randn(2, 5, 4),), target="cpu", dynamic_shapes=shapes)
+    for n in (5, 9, 1):
+        u = torch.randn(2, n, 4)
+        torch.testing.assert_close(fast(u), model(u))
+
+
+def test_states_of_branches() -> None:
+    def f(z: torch.Tensor) -> object:
+        z = z * 2 if z.abs().sum() > 10 else z.conj() + 1j
+        for k in range(5):
+            z = z * (0.5 + 0.5j)
+            if z.abs().max() < 0.4:
+                return z, k
+        while z.abs().max() > 0.2:
+            z = z * (0.7 + 0.2j)
+        return z, -1
+
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    fast = monotile.compile(f, (z,), target="cpu")
+    for scale in (1, 9, 0.1):
+        torch.testing.assert_close(fast(z * scale), f(z * scale))
