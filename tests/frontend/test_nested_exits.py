@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import Tensor
+from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 import monotile
@@ -119,6 +120,18 @@ def names_norms(x: Tensor) -> object:
     return x, norm, steps
 
 
+def finds_the_best(x: Tensor) -> object:
+    best, at, total = -float("inf"), -1, 0
+    for k, value in enumerate(x.flatten().unbind()[:12]):
+        if value > best:
+            best, at = value, k
+        if value > 0:
+            total = total + value
+        elif value < -1:
+            total = total - value
+    return best, at, x * total
+
+
 @dataclass
 class State:
     x: Tensor
@@ -141,7 +154,7 @@ def assigns_states(x: Tensor) -> object:
     return state.x, state.steps, named.x
 
 
-CASES = [breaks, continues_and_breaks, skips_layers, returns, keeps_targets, has_else, of_three, within_while, names_norms, assigns_states]  # fmt: skip
+CASES = [breaks, continues_and_breaks, skips_layers, returns, keeps_targets, has_else, of_three, within_while, names_norms, finds_the_best, assigns_states]  # fmt: skip
 
 
 @pytest.mark.parametrize("f", CASES)
@@ -153,3 +166,45 @@ def test_exits(f: Callable[[Tensor], object]) -> None:
         found, wanted = fast(call), f(call)
         torch.testing.assert_close(found, wanted)
         assert [*map(type, tree_leaves(found))] == [*map(type, tree_leaves(wanted))]
+
+
+def leaves_an_open_loop(x: Tensor) -> Tensor:
+    for t in range(x.shape[1]):
+        if x[:, t].sum() < 0:
+            continue
+        x = x * 0.9
+        if x.abs().max() < 0.5:
+            return x + 1
+    return x
+
+
+def counts_steps(x: Tensor) -> object:
+    h, steps = x[:, 0], 0
+    for t in range(x.shape[1]):
+        h = h * 0.5 + x[:, t]
+        if h.abs().max() > 1:
+            break
+        steps += 1
+    return h, steps
+
+
+def test_numbers_that_an_open_loop_counts() -> None:
+    torch.manual_seed(0)
+    shapes = ({1: Dim("length", max=9)},)
+    fast = monotile.compile(counts_steps, (torch.rand(2, 5, 4),), target="cpu", dynamic_shapes=shapes)  # fmt: skip
+    for n, scale in ((5, 1.0), (9, 0.3), (1, 0.1), (7, 0.1)):
+        x = scale * torch.rand(2, n, 4)
+        found, wanted = fast(x), counts_steps(x)
+        torch.testing.assert_close(found, wanted)
+        assert isinstance(found[1], int)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a"])
+def test_exits_from_loops_over_a_dynamic_size(target: str) -> None:
+    """A size of 1 is a path of its own, of whose loop no iteration is left behind the first one."""
+    torch.manual_seed(0)
+    x, shapes = torch.randn(2, 5, 4), ({1: Dim("length", max=9)},)
+    fast = monotile.compile(leaves_an_open_loop, (x,), target=target, dynamic_shapes=shapes)
+    for n in (5, 9, 1) if target == "cpu" else ():
+        call = torch.rand(2, n, 4) - 0.3
+        torch.testing.assert_close(fast(call), leaves_an_open_loop(call))

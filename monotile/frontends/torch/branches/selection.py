@@ -106,6 +106,8 @@ class TracedIf:
             return then
         if self._are_joined_numbers(then, otherwise):
             return number(join(self._test, number_tensor(then), number_tensor(otherwise)))
+        if self.joins_numbers:
+            then, otherwise = _like_scalar(then, otherwise), _like_scalar(otherwise, then)
         if isinstance(then, torch.Tensor) and isinstance(otherwise, torch.Tensor):
             types = [(x.shape, x.dtype, x.device) for x in (then, otherwise)]
             if types[0] != types[1]:
@@ -147,6 +149,15 @@ class TracedIf:
         """`x` is a name's value before `+=` and the like. Raises JoinError if that would change an object that both branches see."""
         if self.undecided and not isinstance(x, (torch.Tensor, tuple, *_CONSTANT)):
             raise JoinError(self.line)
+
+
+def _like_scalar(x: Any, other: Any) -> Any:
+    """A number as a tensor without dimensions if `other` is one; anything else as it is."""
+    scalar = isinstance(other, torch.Tensor) and not other.ndim and not stands_for_number(other)
+    if not scalar or isinstance(x, bool) or not isinstance(x, int | float):
+        return x
+    fits = other.is_floating_point() or (isinstance(x, int) and other.dtype is not torch.bool)
+    return torch.full((), x, dtype=other.dtype, device=other.device) if fits else x
 
 
 def logical_and(*values: Callable[[], Any]) -> Any:
