@@ -68,6 +68,7 @@ from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
 from monotile.frontends.torch.tracing.flex_attention import flex_attention_is_traced
 from monotile.frontends.torch.tracing.half_fourier import HALF_FOURIER
 from monotile.frontends.torch.tracing.inference_mode import mode_of
+from monotile.frontends.torch.tracing.least_squares import LEAST_SQUARES
 from monotile.frontends.torch.tracing.mask_hints import without_hints
 from monotile.frontends.torch.tracing.module_to import modules_convert
 from monotile.frontends.torch.tracing.next_call import NextCall
@@ -348,6 +349,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
             BINCOUNT,
             BYTE_MASKS,
             SIZE_ARGUMENTS,
+            LEAST_SQUARES,
             assigned_data(model),
             {} if model.training else BATCH_STATISTICS,
         ),

@@ -54,6 +54,7 @@ _OWN = tuple(
         "tracing/failed_calls.py",
         "tracing/flex_attention.py",
         "tracing/half_fourier.py",
+        "tracing/least_squares.py",
         "tracing/module_to.py",
         "tracing/next_call.py",
         "tracing/packed_sequences.py",
