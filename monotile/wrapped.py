@@ -11,6 +11,8 @@ NESTED = (
     " cumulative lengths, for attention"
 )
 
+_REAL = "_monotile_real"  # attribute of a complex tensor
+
 
 def is_nested(x: object) -> bool:
     """Whether `x` is one of `torch.nested`, of either layout."""
@@ -34,7 +36,17 @@ def plain_tensors(name: str, x: torch.Tensor) -> Iterator[tuple[str, torch.Tenso
 
 def real_of(x: torch.Tensor) -> torch.Tensor:
     """A complex tensor's memory as real numbers, with a last dimension of 2; any other tensor unchanged."""
-    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    if not x.is_complex():
+        return x
+    known: torch.Tensor | None = getattr(x, _REAL, None)
+    return torch.view_as_real(x.resolve_conj()) if known is None else known
+
+
+def complex_of(x: torch.Tensor) -> torch.Tensor:
+    """The complex tensor of which `real_of` gives `x` itself."""
+    found = torch.view_as_complex(x)
+    setattr(found, _REAL, x)
+    return found
 
 
 def all_plain(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

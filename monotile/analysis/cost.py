@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from monotile.ir.expr import (
+    OF_BITS,
     Axis,
     Binary,
     Cast,
@@ -24,6 +25,8 @@ _UNARY = {
     "is_tf32": 0.0,
     "ascends": 0.0,
     "abs": 0.0,
+    "bits": 0.0,
+    **dict.fromkeys(OF_BITS, 0.0),
     "not": 0.5,
     "isnan": 1.0,
     "isinf": 1.0,

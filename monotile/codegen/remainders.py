@@ -11,7 +11,7 @@ from monotile.codegen.address import stored
 from monotile.codegen.site import Site
 from monotile.codegen.view import View
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Binary, Expr, Load, Tensor, Unary, loads, walk
+from monotile.ir.expr import OF_BITS, Binary, Expr, Load, Tensor, Unary, loads, walk
 from monotile.ir.program import Compute
 from monotile.plan.places import Place, Pointer, Shared, Value, Workspace
 
@@ -21,7 +21,10 @@ KNOWN = (Pointer, Value, Shared, Workspace)  # where the bytes of a tensor are k
 COSTLY = frozenset(
     "exp exp2 expm1 log log1p acos sqrt rsqrt tanh erf logistic one_plus_erf cospi div".split()
 )
-PLAIN = frozenset("neg abs not isnan isinf floor ceil trunc round tf32 to_tf32 is_tf32".split())
+PLAIN = (
+    frozenset("neg abs not isnan isinf floor ceil trunc round tf32 to_tf32 is_tf32 bits".split())
+    | OF_BITS.keys()
+)
 PLAIN_BINARY = frozenset("pow atan2 hypot nextafter fmod philox ipow floordiv mod truncdiv rem".split())  # fmt: skip
 FEWEST = 2  # expensive elements in a remainder that justify one more vector
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from monotile.errors import InternalError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import COMPARE, Const, const
+from monotile.ir.expr import COMPARE, OF_BITS, Const, const
 from monotile.ir.intervals import type_range
 from monotile.ir.scalar import constant
 
@@ -137,6 +137,10 @@ def unary(op: str, x: str, dtype: DType) -> str:
             return f"(!{x})" if dtype is DType.BOOL else convert(f"(~{x})", DType.I32, dtype)
         case "tf32" | "is_tf32" | "ascends":
             return x
+        case "bits":
+            return f"mt_bits_{SMALL_FLOATS.get(dtype) or SUFFIX[dtype]}({bare(x)})"
+        case _ if op in OF_BITS:
+            return f"mt_{op}({bare(x)})"
         case "isnan":
             return f"({x} != {x})" if dtype.is_float else "false"
         case "isinf" if not dtype.is_float:

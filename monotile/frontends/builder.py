@@ -24,6 +24,7 @@ from monotile.ir.expr import (
     idx,
     loads,
 )
+from monotile.ir.intervals import type_range
 from monotile.ir.program import Compute, Scatter, Statement, Weight, compute
 
 Scalar = bool | int | float
@@ -274,11 +275,18 @@ def broadcast(shape: Sequence[int], at: Sequence[Expr]) -> tuple[Expr, ...]:
     )
 
 
+def _wrapped(x: Scalar, dtype: DType) -> Scalar:
+    span = type_range(dtype)
+    if not dtype.is_int or span is None or isinstance(x, float) or span.lo <= x <= span.hi:
+        return x
+    return (x - span.lo) % (span.hi - span.lo + 1) + span.lo
+
+
 def element(x: Operand, at: Sequence[Expr], dtype: DType) -> Expr:
-    """The element of the broadcast operand at `at`, cast to `dtype`."""
+    """The element of the broadcast operand at `at`, cast to `dtype`: a number beyond an integer type wraps around, as in PyTorch."""
     if isinstance(x, Tensor):
         return cast(Load(x, broadcast(x.shape, at)), dtype)
-    return const(x, dtype)
+    return const(_wrapped(x, dtype), dtype)
 
 
 def elementwise(

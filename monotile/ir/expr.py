@@ -46,7 +46,15 @@ FLOAT_UNARY = frozenset(
 # zero); is_tf32, a value that is known to have none. Of uint8: ascends, a byte of two pairs of 2-bit numbers (the first one in the low bits), of which each
 # pair is known to ascend.
 TF32_FACTORS = ("tf32", "is_tf32")
-UNARY = FLOAT_UNARY | {"neg", "abs", "not", "isnan", "isinf", "to_tf32", "ascends", *TF32_FACTORS}
+# bits: of a float of 16 bits or more, its bits as an integer of its size. f16_of_bits and the like: the float that has these bits.
+BITS_OF = {DType.F16: DType.I16, DType.BF16: DType.I16, DType.F32: DType.I32, DType.F64: DType.I64}
+OF_BITS = {f"{t.name.lower()}_of_bits": t for t in BITS_OF}
+UNARY = (
+    FLOAT_UNARY
+    | {"neg", "abs", "not", "isnan", "isinf", "to_tf32", "ascends", *TF32_FACTORS}
+    | {"bits", *OF_BITS}
+)
+_RESULTS = {"isnan": DType.BOOL, "isinf": DType.BOOL, **OF_BITS}  # of a Unary; others keep the type
 
 COMBINERS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
@@ -157,7 +165,9 @@ class Unary(msgspec.Struct, frozen=True, tag="unary", cache_hash=True):
 
     @property
     def dtype(self) -> DType:
-        return DType.BOOL if self.op in ("isnan", "isinf") else self.x.dtype
+        if self.op == "bits":
+            return BITS_OF[self.x.dtype]
+        return _RESULTS.get(self.op) or self.x.dtype
 
 
 class Binary(msgspec.Struct, frozen=True, tag="binary", cache_hash=True):

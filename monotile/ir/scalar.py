@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from monotile.errors import VerificationError
 from monotile.ir.dtype import DType
-from monotile.ir.expr import COMPARE, FLOAT_UNARY
+from monotile.ir.expr import BITS_OF, COMPARE, FLOAT_UNARY, OF_BITS
 
 Array = NDArray[Any]
 
@@ -95,6 +95,9 @@ def unary(op: str, x: Array, dtype: DType) -> Array:
                 return x
             case "to_tf32":
                 return _to_tf32(x)
+            case "bits" | "f16_of_bits" | "bf16_of_bits" | "f32_of_bits" | "f64_of_bits":
+                other = BITS_OF[dtype] if op == "bits" else OF_BITS[op]
+                return np.ascontiguousarray(x).view(other.numpy).reshape(x.shape)
             case "isnan":
                 return np.asarray(np.isnan(x))
             case "isinf":

@@ -5,11 +5,13 @@ from monotile.ir.expr import (
     ARITHMETIC,
     BINARY,
     BITS,
+    BITS_OF,
     COMPARE,
     FLOAT_BINARY,
     FLOAT_UNARY,
     INT_BINARY,
     LOGIC,
+    OF_BITS,
     TF32_FACTORS,
     UNARY,
 )
@@ -23,6 +25,10 @@ def takes_unary(op: str, dtype: DType) -> bool:
         return dtype.is_float
     if op in TF32_FACTORS or op == "to_tf32":
         return dtype is DType.F32
+    if op == "bits":
+        return dtype in BITS_OF
+    if op in OF_BITS:
+        return dtype is BITS_OF[OF_BITS[op]]
     if op == "ascends":
         return dtype is DType.U8
     if op == "not":

@@ -20,6 +20,7 @@ from monotile.runtime.binding import Call, bound
 from monotile.runtime.pytrees import constructor, describe_call, is_leaf
 from monotile.runtime.sizes import Shape
 from monotile.runtime.tensors import ALIGNMENT, fast_empty_strided, kernel_readable, torch_dtype
+from monotile.wrapped import real_of
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -107,7 +108,10 @@ class Arguments:
         device = self._device
         found: list[torch.Tensor] = []
         for position, dtype, shape, order in self._tensors:
-            x = leaves[position]
+            given = leaves[position]
+            x = given
+            if isinstance(given, torch.Tensor) and given.dtype is not dtype:
+                x = real_of(given)
             if (
                 type(x) not in _PLAIN
                 or not isinstance(x, torch.Tensor)  # already implied; for the type checker
@@ -117,7 +121,7 @@ class Arguments:
                 or x.layout is not torch.strided
                 or (x.requires_grad and torch.is_grad_enabled())
             ):
-                raise self._mismatch(position, x)
+                raise self._mismatch(position, given)
             if order is not None:
                 x = x.permute(order)
             if not x.is_contiguous() or x.is_neg() or x.data_ptr() % ALIGNMENT:
@@ -156,6 +160,9 @@ class Arguments:
                 f"{expected}, got a {type(given).__name__}: pass a plain torch.Tensor"
             )
         got = f"{list(given.shape)} {_dtype_words(given.dtype)} on {given.device}"
+        if given.is_complex():
+            got += f", whose real numbers are {list(real_of(given).shape)} {_dtype_words(given.real.dtype)}"
+            given = real_of(given)
         if given.layout is not torch.strided:
             return InputError(f"{expected}, got a tensor of layout {given.layout}: use .to_dense()")
         if not leaf.shape and tuple(given.shape) != leaf.tensor.shape:

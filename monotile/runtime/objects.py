@@ -1,8 +1,9 @@
-"""Results that are objects of a library's classes, such as Hugging Face's caches of keys and values.
+"""Results that are objects of a library's classes, such as Hugging Face's caches of keys and values, and complex tensors.
 
 PyTorch's exporter flattens only registered containers. An object of a plain Python class is its `__dict__`, as `copy.copy`
 sees it: attributes with tensors, and with numbers that a call's sizes decide, are children, all others are fixed.
-`flatten_objects` replaces each such object of a tree by a `Parts`, a registered container; `rebuild` makes the object again.
+`flatten_objects` replaces each such object of a tree by a `Parts`, a registered container; `rebuild` makes the object again. A complex tensor is a
+`Parts` of its real numbers, with a last dimension of 2.
 """
 
 import copy
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+
+from monotile.wrapped import real_of
 
 _HEAP_TYPE = 1 << 9  # a class defined in Python (CPython's Py_TPFLAGS_HEAPTYPE)
 _DECIDED = (torch.Tensor, torch.SymInt, torch.SymFloat)
@@ -26,6 +29,10 @@ class Form:
     type: type
     names: tuple[str, ...]
     fixed: dict[str, Any]
+
+
+class Complex:
+    """The class of a complex tensor in a `Form`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,8 @@ def _apart(tree: Any, around: tuple[int, ...]) -> Any:
 
 
 def _opened(x: Any, around: tuple[int, ...]) -> Any:
+    if isinstance(x, torch.Tensor) and x.is_complex():
+        return Parts((real_of(x),), Form(Complex, ("real",), {}))
     if isinstance(x, _SETTLED + _DECIDED) or not _is_its_dict(type(x)) or id(x) in around:
         return x
     attributes = {name: _apart(value, (*around, id(x))) for name, value in vars(x).items()}
@@ -72,6 +81,9 @@ def _is_decided(tree: Any) -> bool:
 
 def rebuild(values: Iterable[Any], form: Form) -> Any:
     """The object whose attributes `form.names` have these values."""
+    if form.type is Complex:
+        (x,) = values
+        return x if x.is_complex() else torch.view_as_complex(x)  # an argument is returned itself
     made = object.__new__(form.type)
     for name, value in form.fixed.items():
         vars(made)[name] = value if isinstance(value, _SETTLED) else copy.deepcopy(value)

@@ -9,6 +9,7 @@ import torch
 
 from monotile.errors import InputError
 from monotile.ir.signature import OutputLeaf, Signature, SizeLeaf, TensorLeaf
+from monotile.wrapped import real_of
 
 Shape = tuple[int, ...]
 
@@ -82,7 +83,7 @@ class SizeReader:
             raise self._violated_guards(symbols)
         for (leaf, _), wanted in zip(self._shaped, self._expected(*symbols), strict=True):
             given = leaves[leaf]
-            got = tuple(given.shape) if isinstance(given, torch.Tensor) else (given,)
+            got = tuple(real_of(given).shape) if isinstance(given, torch.Tensor) else (given,)
             if got != wanted:
                 raise self._unrelated(leaf, given, symbols)
         scalars = tuple(_bits(x) if isinstance(x, float) else x for x in self._scalars(*symbols))

@@ -1,14 +1,16 @@
 """Complex numbers inside a graph, against PyTorch."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.export import Dim
 
 import monotile
-from monotile.errors import CaptureError, MonotileError
+from monotile.errors import CaptureError, InputError, MonotileError
 from monotile.frontends.torch.capture import capture
 from tests.frontend.against import check, check_operators
 
@@ -230,5 +232,93 @@ def test_what_it_does_not_do_is_refused() -> None:
         capture(Out(), (torch.randn(3, 4),))
     with pytest.raises(CaptureError, match="updates table, which is complex"):
         capture(Held("updated"), (torch.randn(3, 4),))
+    flat = torch.export.export(nn.Flatten(), (torch.randn(4, 4, dtype=torch.complex64),))
     with pytest.raises(CaptureError, match="argument input is complex"):
-        capture(nn.Flatten(), (torch.randn(4, 4, dtype=torch.complex64),))
+        capture(flat)
+
+
+class Turned(nn.Module):
+    """A rotary embedding by a table that is an argument."""
+
+    def forward(
+        self, x: torch.Tensor, *, table: torch.Tensor, scale: float = 1.0, more: object = None
+    ) -> object:
+        z = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * (table * scale)[: x.shape[1]]
+        return {"turned": z, "whole": table, "parts": [z.real, z.conj(), torch.fft.fft(z)]}, more
+
+
+@pytest.mark.parametrize("open_", [False, True])
+def test_arguments_and_results(open_: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, length = Turned(), Dim("length", max=9)
+    x, more = torch.randn(2, 5, 8), torch.ones(2)
+    table = torch.randn(9 if open_ else 5, 4, dtype=torch.complex64)
+    shapes = {"x": {1: length}, "table": {}, "scale": None, "more": {}} if open_ else None
+    given = {"more": more, "table": table, "scale": 2.0}
+    fast = monotile.compile(model, (x,), given, target="cpu", dynamic_shapes=shapes)
+    fast.save(tmp_path / "turned")
+    again = monotile.load(tmp_path / "turned")
+    for y in (x, 100 * x, torch.randn(2, 9, 8)) if open_ else (x, 100 * x):
+        for one in (fast, again):
+            found, wanted = one(y, **given), model(y, **given)
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+            assert found[0]["whole"] is table
+    seen = table.conj().T.contiguous().T
+    torch.testing.assert_close(fast(x, **given | {"table": seen})[0]["turned"], model(x, **given | {"table": seen})[0]["turned"])  # fmt: skip
+    for wrong in (table[:2], table.to(torch.complex128), table.real):
+        with pytest.raises(InputError, match="table: expected"):
+            fast(x, **given | {"table": wrong})
+
+
+def test_complex_arguments_are_updated() -> None:
+    def f(z: torch.Tensor) -> torch.Tensor:
+        z.mul_(2j)
+        return z.abs()
+
+    z = torch.randn(3, 4, dtype=torch.complex128)
+    fast, mine, theirs = monotile.compile(f, (z.clone(),), target="cpu"), z.clone(), z.clone()
+    torch.testing.assert_close(fast(mine), f(theirs))
+    torch.testing.assert_close(mine, theirs)
+
+
+class States(nn.Module):
+    """A diagonal state space: complex states over any number of steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.polar(0.4 + 0.5 * torch.rand(6), 3 * torch.rand(6)))
+        self.b = nn.Parameter(torch.randn(6, 4, dtype=torch.complex64))
+
+    def forward(self, u: torch.Tensor) -> object:
+        h, found = torch.zeros(u.shape[0], 6, dtype=torch.complex64), []
+        for t in range(u.shape[1]):
+            h = self.a * h + u[:, t].to(torch.complex64) @ self.b.T
+            found.append((h @ self.b).real)
+        return torch.stack(found, 1), h
+
+
+def test_states_of_loops() -> None:
+    torch.manual_seed(0)
+    model = States().requires_grad_(False)
+    shapes = {"u": {1: Dim("length", max=9)}}
+    fast = monotile.compile(model, (torch.randn(2, 5, 4),), target="cpu", dynamic_shapes=shapes)
+    for n in (5, 9, 1):
+        u = torch.randn(2, n, 4)
+        torch.testing.assert_close(fast(u), model(u))
+
+
+def test_states_of_branches() -> None:
+    def f(z: torch.Tensor) -> object:
+        z = z * 2 if z.abs().sum() > 10 else z.conj() + 1j
+        for k in range(5):
+            z = z * (0.5 + 0.5j)
+            if z.abs().max() < 0.4:
+                return z, k
+        while z.abs().max() > 0.2:
+            z = z * (0.7 + 0.2j)
+        return z, -1
+
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    fast = monotile.compile(f, (z,), target="cpu")
+    for scale in (1, 9, 0.1):
+        torch.testing.assert_close(fast(z * scale), f(z * scale))

@@ -60,6 +60,7 @@ def test_pooling() -> None:
         "adaptive_max": lambda x, y: F.adaptive_max_pool2d(x, (3, 2)),
         "adaptive_max_indices": lambda x, y: F.adaptive_max_pool2d(x, (3, 2), True),
         "unfold": lambda x, y: F.unfold(x, (2, 3), 1, 1, (2, 1)),
+        "unfold_alone": lambda x, y: F.unfold(x[0], (2, 3), 1, (1, 0), (2, 1)),
     }
     check_operators(functions, torch.randn(2, 3, 7, 8), torch.randn(3, 6))
 
@@ -121,4 +122,19 @@ def test_grid_sampling() -> None:
         },
         torch.randn(2, 3, 4, 5),
         torch.rand(2, 3, 4, 2) * 2.4 - 1.2,
+    )
+
+
+def test_positions_that_are_no_numbers_are_clamped() -> None:
+    ends = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0, -1.0, 0.0])
+    check_operators(
+        {
+            f"{mode}_{padding}": lambda x, g, m=mode, p=padding: F.grid_sample(
+                x, g, mode=m, padding_mode=p, align_corners=True
+            )
+            for mode in ("bilinear", "nearest")
+            for padding in ("border", "reflection")
+        },
+        torch.randn(2, 3, 4, 5),
+        torch.cartesian_prod(ends, ends).reshape(1, 6, 6, 2).repeat(2, 1, 1, 1),
     )

@@ -44,7 +44,7 @@ def test_it_is_updated_where_it_lies() -> None:
 
 
 class Counts(nn.Module):
-    """As many ones as it has been called: tracing asks the store, which has a number."""
+    """The store has a dimension: tracing asks it for a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Counts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.store.rows.copy_(x[0])
-        return x + torch.ones((1, 1 + self.store.rows)).sum()
+        return x + torch.ones((3, 3)).permute((1 + self.store.rows, 0)).sum(0)
 
 
 def test_a_number_that_each_call_changes() -> None:

@@ -184,3 +184,12 @@ def test_a_distribution_that_checks_its_matrix() -> None:
         return known.log_prob(torch.ones(3)) + torch.tensor(2.0)
 
     check(Of(density), (positive(3).float(),))
+
+
+@pytest.mark.parametrize(
+    ("shape", "sides"),
+    [((4, 3), (4, 2)), ((5, 4, 3), (5, 4, 2)), ((2, 3, 5), (2, 3, 2)), ((2, 5, 3), (2, 5))],
+)
+def test_least_squares(shape: tuple[int, ...], sides: tuple[int, ...]) -> None:
+    check(Of(lambda a, b: torch.linalg.lstsq(a, b).solution), (right(*shape), right(*sides)))
+    check(Of(lambda a, b: torch.linalg.lstsq(a, b=b)[0]), (right(*shape), right(*sides)))

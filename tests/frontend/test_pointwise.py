@@ -245,3 +245,24 @@ def test_activations(dtype: torch.dtype) -> None:
         torch.linspace(0.1, 0.4, 4).to(dtype),
         tolerance=None if dtype is torch.float32 else 1e-2,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32])
+def test_numbers_beyond_an_integer_type_wrap_around(dtype: torch.dtype) -> None:
+    far = 2**33 + 5 if dtype is torch.int32 else 1005
+    x = torch.tensor([0, 1, 7, 100, 127]).to(dtype)
+    check_operators(
+        {
+            "add": lambda v: v + far,
+            "negative": lambda v: v + -far,
+            "from": lambda v: far - v,
+            "times": lambda v: v * far,
+            "less": lambda v: v < far,
+            "equal": lambda v: v == far,
+            "minus_one": lambda v: v == -1,
+            "mask": lambda v: v & -2,
+            "quotient": lambda v: v // far,
+            "remainder": lambda v: v % far,
+        },
+        x,
+    )

@@ -115,6 +115,13 @@ def begins_with_another(_: Recurrent, x: Tensor) -> Any:
     return h, first
 
 
+def writes_into_slices(_: Recurrent, x: Tensor) -> Any:
+    y = x.clone()
+    for t in range(x.shape[1]):
+        y[:, t : t + 1].mul_(2)
+    return y
+
+
 def fills(outs: list[Tensor], x: Tensor) -> None:
     for t in range(x.shape[1]):
         outs.append(x[:, t])
@@ -149,6 +156,7 @@ def takes_items(_: Recurrent, x: Tensor) -> Any:
         (reads_before, r"in reads_before: outs.append\(.* not supported: in that loop it may only be appended to"),
         (appends_sometimes, r"cannot be a branch, at .*: if t % 2 == 0"),
         (slices, r"in slices: .* the ends of a slice depend on the index of a loop"),
+        (writes_into_slices, r"writes into the result of indexing by a tensor, .*: write x.k. = value"),
         (sums, r"in sums: .* a size of dynamic_shapes is used as a number"),
         (gives, "return torch.stack of it"),
         (lists_one, "updates in place has another name, or is in a list, .*: give these a clone"),

@@ -1,7 +1,7 @@
 """`torch.export`, with the user's line where it fails."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -28,6 +28,7 @@ from monotile.frontends.torch.callables import (
     note_parameters,
 )
 from monotile.frontends.torch.loops.detection import LoopDetectedError
+from monotile.frontends.torch.loops.number_slices import SliceLengthError, slices_selected
 from monotile.frontends.torch.loops.traced_loop import loops_traced_once
 from monotile.frontends.torch.numbers.example_values import (
     arange_reads_tensors,
@@ -57,14 +58,17 @@ from monotile.frontends.torch.tracing.attribute_updates import attribute_updates
 from monotile.frontends.torch.tracing.batch_statistics import BATCH_STATISTICS
 from monotile.frontends.torch.tracing.bincount import BINCOUNT
 from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
+from monotile.frontends.torch.tracing.comparisons import comparisons_are_traced
+from monotile.frontends.torch.tracing.complex_arguments import real_arguments
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
 from monotile.frontends.torch.tracing.derivatives import Exporter
 from monotile.frontends.torch.tracing.effect_tokens import checks_have_no_tokens
-from monotile.frontends.torch.tracing.equality import equality_is_traced
+from monotile.frontends.torch.tracing.extrema import extrema_as_python
 from monotile.frontends.torch.tracing.failed_calls import calls_may_fail
 from monotile.frontends.torch.tracing.flex_attention import flex_attention_is_traced
 from monotile.frontends.torch.tracing.half_fourier import HALF_FOURIER
 from monotile.frontends.torch.tracing.inference_mode import mode_of
+from monotile.frontends.torch.tracing.least_squares import LEAST_SQUARES
 from monotile.frontends.torch.tracing.mask_hints import without_hints
 from monotile.frontends.torch.tracing.module_to import modules_convert
 from monotile.frontends.torch.tracing.next_call import NextCall
@@ -72,6 +76,7 @@ from monotile.frontends.torch.tracing.overrides import FunctionOverrides
 from monotile.frontends.torch.tracing.packed_sequences import traced_packed_sequences
 from monotile.frontends.torch.tracing.recurrent_shapes import shapes_of_recurrent_layers
 from monotile.frontends.torch.tracing.restored_state import state_restored
+from monotile.frontends.torch.tracing.size_arguments import SIZE_ARGUMENTS
 from monotile.frontends.torch.tracing.sparse_tensors import (
     SPARSE,
     is_sparse,
@@ -160,13 +165,25 @@ def export(
         raise CaptureError(f"{name_of(model)} takes a nested tensor: {NESTED}")
     if any(map(is_sparse, pytree.tree_leaves((args, kwargs)))):
         raise CaptureError(f"{name_of(model)} takes a sparse tensor: {SPARSE}")
-    known = registered_dataclasses(model, args, kwargs or {})
+    with real_arguments(model, args, kwargs or {}) as call:
+        return _traced(model, *call, results, dynamic_shapes)
+
+
+def _traced(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    results: Callable[[Any], Any] | None,
+    dynamic_shapes: Any,
+) -> ExportedProgram:
+    """As `export`, of a module whose arguments are real."""
+    known = registered_dataclasses(model, args, kwargs)
     mode = mode_of([*model.parameters(), *model.buffers(), *pytree.tree_leaves((args, kwargs))])
     keys, numbers = SymbolicKeys(), ReturnedNumbers()
     with quiet(), known, sparse_matrices_are_traced(model), _traceable(model), _giving(model, results), mode, keys.recorded(), numbers.recorded(model), recorded_guards() as found, \
-            keywords_by_name(model, kwargs or {}, dynamic_shapes) as dynamic_shapes:  # fmt: skip
+            keywords_by_name(model, kwargs, dynamic_shapes) as dynamic_shapes:  # fmt: skip
         try:
-            args, kwargs = distinct_tensors(model, args, kwargs or {})
+            args, kwargs = distinct_tensors(model, args, kwargs)
             following = NextCall(model)
             with following.recorded():
                 exported, again = _of_example(model, args, kwargs, dynamic_shapes)
@@ -183,7 +200,7 @@ def export(
         except Exception as e:
             if isinstance(e, TypeError):
                 check_script(model)
-                check_call(model, args, kwargs or {})
+                check_call(model, args, kwargs)
             text = str(e).strip()
             where = raised_at(e) or (found.equal if is_violation(e) else "")
             reason = _reason(text)
@@ -271,8 +288,11 @@ def _exported(
 
     try:
         return exported_as_eager(lambda: _with_branches(run))
-    except Exception:
+    except Exception as e:
         found = exported_with_example_values(model, args, kwargs, run, _with_branches)
+        if found is None and isinstance(e, SliceLengthError):
+            with slices_selected(), suppress(Exception):
+                found = _with_branches(run)
         if found is None:
             raise
         return found
@@ -321,12 +341,15 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
         tensors_fill(),
         arange_reads_tensors(),
         attribute_updates_are_traced(),
-        equality_is_traced(),
+        comparisons_are_traced(),
+        extrema_as_python(),
         flex_attention_is_traced(),
         FunctionOverrides(
             HALF_FOURIER,
             BINCOUNT,
             BYTE_MASKS,
+            SIZE_ARGUMENTS,
+            LEAST_SQUARES,
             assigned_data(model),
             {} if model.training else BATCH_STATISTICS,
         ),

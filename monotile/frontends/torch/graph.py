@@ -11,6 +11,12 @@ from torch.fx.node import map_arg
 
 from monotile.errors import CaptureError, InternalError, MonotileError, UnsupportedOperatorError
 from monotile.frontends.builder import Builder, Type, Unsupported
+from monotile.frontends.torch.complex.control import (
+    flattened,
+    flattened_arguments,
+    flattened_types,
+    regrouped,
+)
 from monotile.frontends.torch.complex.lowering import (
     has_lowering,
     is_complex,
@@ -188,6 +194,8 @@ def _attribute(node: fx.Node, b: Builder) -> Any:
         owner = getattr(owner, part)
     if isinstance(owner, torch.Tensor):
         b.begin(node.name, "", ())
+        if owner.is_complex():
+            return constant_pair(b, owner)
         return b.constant(to_numpy(owner))
     return owner
 
@@ -219,6 +227,8 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
     stored = _storage_order(node) if _packet(node) in _BY_STORAGE else None
     if str(node.target) == "aten.slice.Tensor":
         learn_slice(under_way.shapes, node, args)
+    if (control := CONTROL.get(str(node.target))) is not None:
+        return _lower_control(control, node, (args, kwargs), b, under_way)
     if is_complex(node):
         b.tf32 = under_way.tf32.allows(node)
         maker = None if has_lowering(node) else _maker(node)
@@ -226,9 +236,9 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
             b.begin(node.name, origin(node.stack_trace), ())
             return constant_pair(b, maker(*args, **kwargs))
         return lower_complex(b, node, args, kwargs, under_way.shapes)
-    lowering, control = find(node.target), CONTROL.get(str(node.target))
-    maker = None if lowering or control else _maker(node)
-    if lowering is None and control is None and maker is None:
+    lowering = find(node.target)
+    maker = None if lowering else _maker(node)
+    if lowering is None and maker is None:
         raise Unsupported("")
     if _packet(node) in SELECTING:
         _admit(node, values, under_way.shapes)
@@ -239,21 +249,38 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         args = (in_storage_order(b, args[0], stored), *args[1:])
     if maker is not None:
         return b.constant(to_numpy(maker(*args, **kwargs)))
-    if control is not None:
-
-        def subgraph(g: fx.GraphModule, given: Sequence[Any], body: Builder) -> list[Any]:
-            placeholders = g.graph.find_nodes(op="placeholder")
-            own = under_way if body is b else under_way.nested()
-            return _walk(g.graph, dict(zip(placeholders, given, strict=True)), body, own)
-
-        found = control(b, subgraph, *args, **kwargs)
-    elif len(results) == 1 and _is_empty(results[0]):
+    if len(results) == 1 and _is_empty(results[0]):
         found = b.result(lambda *_: const(0, b.dtype))  # no elements, nothing to compute
     else:
         assert lowering is not None
         found = _applied(lowering, b, node, args, kwargs)
     _check(node, found if isinstance(found, tuple) else (found,), results)
     return found
+
+
+def _lower_control(
+    control: Callable[..., tuple[Any, ...]],
+    node: fx.Node,
+    call: tuple[Any, Any],
+    b: Builder,
+    under_way: _Lowering,
+) -> tuple[Any, ...]:
+    """The results of control flow, among whose operands may be complex tensors."""
+    value = node.meta.get("val")
+    results = list(value) if isinstance(value, tuple | list) else [value]
+    types = flattened_types(results, under_way.shapes)
+    b.begin(node.name, origin(node.stack_trace), types)
+    b.tf32 = under_way.tf32.allows(node)
+
+    def subgraph(g: fx.GraphModule, given: Sequence[Any], body: Builder) -> list[Any]:
+        placeholders = g.graph.find_nodes(op="placeholder")
+        whole = regrouped(given, (p.meta.get("val") for p in placeholders))
+        own = under_way if body is b else under_way.nested()
+        return flattened(_walk(g.graph, dict(zip(placeholders, whole, strict=True)), body, own))
+
+    found = control(b, subgraph, *flattened_arguments(call[0]), **call[1])
+    _check(node, found, types)
+    return tuple(regrouped(found, results))
 
 
 def _applied(

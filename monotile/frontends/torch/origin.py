@@ -49,13 +49,16 @@ _OWN = tuple(
         "tracing/batch_statistics.py",
         "tracing/bincount.py",
         "tracing/derivatives.py",
-        "tracing/equality.py",
+        "tracing/comparisons.py",
+        "tracing/extrema.py",
         "tracing/failed_calls.py",
         "tracing/flex_attention.py",
         "tracing/half_fourier.py",
+        "tracing/least_squares.py",
         "tracing/module_to.py",
         "tracing/next_call.py",
         "tracing/packed_sequences.py",
+        "tracing/size_arguments.py",
         "tracing/sparse_tensors.py",
     )
 )
@@ -92,9 +95,10 @@ def asking_frame(frame: FrameType) -> FrameType:
 
 
 def is_tracers(frame: FrameType) -> bool:
-    """Whether it is a frame of PyTorch's tracer."""
+    """Whether it is a frame of PyTorch's tracer; its forms of Python's `min` and `max` belong to their callers."""
     name = frame.f_globals.get("__name__", "")
-    return name.startswith(("torch._", "torch.fx", "torch.export", "torch.utils"))
+    tracers = name.startswith(("torch._", "torch.fx", "torch.export", "torch.utils"))
+    return tracers and frame.f_code.co_name != "_tensor_min_max"
 
 
 def is_assert(frame: FrameType) -> bool:

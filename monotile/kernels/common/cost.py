@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from monotile.analysis.ends import segment_ends, share_of_terms
 from monotile.analysis.reuse import footprint, run_bytes
-from monotile.ir.expr import Axis, Binary, Expr, Load, Unary, loads, walk
+from monotile.ir.expr import OF_BITS, Axis, Binary, Expr, Load, Unary, loads, walk
 from monotile.ir.program import Compute, Scatter, expressions, value_of
 from monotile.targets.target import Target
 
@@ -18,7 +18,8 @@ SECTOR = 32  # bytes of the smallest memory transaction
 ROUNDING = 1 + 1e-9  # by which a bound may exceed what it bounds, due to floating-point rounding
 LINE = 128  # bytes of one request when neighbours are loaded together
 _PLAIN = frozenset(
-    {"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round", "to_tf32"}
+    {"neg", "abs", "not", "isnan", "isinf", "floor", "ceil", "trunc", "round", "to_tf32", "bits"}
+    | OF_BITS.keys()
 )
 
 Extents = dict[str, int]  # of every axis within one task

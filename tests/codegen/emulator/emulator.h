@@ -162,6 +162,8 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
 }
 inline float __uint_as_float(unsigned x) { return emulator_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return emulator_bits<unsigned>(x); }
+inline long __double_as_longlong(double x) { return emulator_bits<long>(x); }
+inline double __longlong_as_double(long x) { return emulator_bits<double>(x); }
 inline float __double2float_rz(double x) {
   float y = float(x);
   return std::isfinite(y) && std::fabs(double(y)) > std::fabs(x) ? std::nextafterf(y, 0) : y;

@@ -26,10 +26,12 @@ from types import CodeType
 
 from monotile.frontends.torch.branches.early_exits import (
     RESULT,
+    beside,
     fold,
     without_continue,
     without_exits,
 )
+from monotile.frontends.torch.branches.named_expressions import without_named_expressions
 from monotile.frontends.torch.branches.statements import (
     FLAG,
     OWN,
@@ -50,6 +52,7 @@ from monotile.frontends.torch.loops.conversion import (
     convert_while,
     hoist_comprehensions,
     local_names,
+    ranges_counted,
 )
 
 _HELPERS = ("TracedIf", "logical_and", "logical_or", "logical_not", "iterate_nonzero", "MISSING")
@@ -60,14 +63,8 @@ def converted(
 ) -> CodeType | None:
     """`old` with the `if`s and conditional expressions converted whose tests are at `lines`, and the loops of dynamic length whose heads are at `loops`;
     None if one of them cannot be converted."""
-    try:
-        source, first = inspect.getsourcelines(old)
-        tree = ast.parse(textwrap.dedent("".join(source)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    ast.increment_lineno(tree, first - 1)
-    (made,) = tree.body if len(tree.body) == 1 else (None,)
-    if not isinstance(made, ast.FunctionDef) or _has(made, ast.Global, ast.Nonlocal):
+    tree, made = _function_of(old)
+    if tree is None or made is None or _has(made, ast.Global, ast.Nonlocal):
         return None
     if not _Converter(made, lines, loops, local_names(made, frozenset(old.co_freevars))).all():
         return None
@@ -86,6 +83,24 @@ def converted(
     # Inside a class, names that begin with two underscores are mangled.
     hidden = any(n.startswith("__") and not n.endswith("__") for n in code.co_names)
     return code if code.co_freevars == old.co_freevars and not hidden else None
+
+
+def exits_beside(old: CodeType, line: int) -> frozenset[int]:
+    """The lines of the `if`s that have to be converted with the one at `line` of the function, since exits from its loop are in them."""
+    made = _function_of(old)[1]
+    return beside(made, line) if made else frozenset()
+
+
+def _function_of(code: CodeType) -> tuple[ast.Module | None, ast.FunctionDef | None]:
+    """The source of a function, and its definition there; None if unknown."""
+    try:
+        source, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(source)))
+    except (OSError, TypeError, SyntaxError):
+        return None, None
+    ast.increment_lineno(tree, first - 1)
+    (made,) = tree.body if len(tree.body) == 1 else (None,)
+    return tree, made if isinstance(made, ast.FunctionDef) else None
 
 
 def _has(node: ast.AST, *kinds: type[ast.AST]) -> bool:
@@ -124,6 +139,8 @@ class _Converter:
     def all(self) -> bool:
         """Whether everything at `lines` is converted."""
         made = self.made
+        made.body = without_named_expressions(made.body, self.lines)
+        made.body = ranges_counted(made.body, self.lines, lambda: self.name("count"))
         without_exits(made, self.lines)
         made.body = self._statements(made.body, frozenset())
         expressions = _Expressions(self)

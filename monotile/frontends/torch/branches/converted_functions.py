@@ -5,10 +5,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 
-from monotile.frontends.torch.branches.conversion import converted
+from monotile.frontends.torch.branches.conversion import converted, exits_beside
 from monotile.frontends.torch.branches.selection import TracedIf
 from monotile.frontends.torch.loops.traced_loop import TracedLoop
-from monotile.frontends.torch.sizes.symbolic_builtins import SymbolicBuiltins
+from monotile.frontends.torch.sizes.symbolic_builtins import SymbolicBuiltins, names_used
 
 MAX_FUNCTIONS = 16  # limit of functions converted for one model
 
@@ -33,10 +33,14 @@ class Conversions:
             return False
         if own not in self._lines and len(self._lines) >= self._max:
             return False
-        if not self._set(own, lines | {line}, self._loops.get(own, frozenset())):
-            self._refused.add((own, line))
-            return False
-        return True
+        loops = self._loops.get(own, frozenset())
+        if self._set(own, lines | {line}, loops):
+            return True
+        more = {k for k in exits_beside(own, line) if (own, k) not in self._refused}
+        if not more <= {line} and self._set(own, lines | {line} | more, loops):
+            return True
+        self._refused.add((own, line))
+        return False
 
     def keeps_dynamic(self, frame: FrameType) -> bool:
         """Whether the size that `frame` turns into a number stays dynamic from now on: the frame begins a loop, which is converted, or calls a
@@ -46,8 +50,11 @@ class Conversions:
         )
 
     def replace_builtins(self, frame: FrameType) -> bool:
-        """Replaces `int`, `float` and the like where `frame` is to make a number of a tensor. Returns whether that was possible and new."""
-        return self._names.replace_in(frame)
+        """Replaces `int`, `float` and the like where `frame` is to make a number of a tensor, and converts the loop over a `range` that it begins there.
+        Returns whether that was possible and new."""
+        if self._names.replace_in(frame):
+            return True
+        return "range" in names_used(frame) and self.convert(frame.f_code, frame.f_lineno)
 
     def own(self, code: CodeType) -> CodeType:
         """The original code of a function that now has `code`."""

@@ -18,7 +18,8 @@ The target of a `for` loop that is read after a break is assigned in `if not don
 
 import ast
 import copy
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 
 from monotile.frontends.torch.branches.statements import (
     FLAG,
@@ -28,6 +29,7 @@ from monotile.frontends.torch.branches.statements import (
     like,
     lines_of,
     loads,
+    read_before,
 )
 
 RESULT = f"{OWN}result"  # the result of a function whose returns were removed
@@ -37,8 +39,8 @@ Instead = Mapping[type[ast.stmt], Callable[[ast.stmt], Body]]
 
 
 def without_exits(made: ast.FunctionDef, lines: frozenset[int]) -> None:
-    """Changes `made` in place, where an `if` at `lines` has a return, or a break or return of a loop directly in the function."""
-    made.body = [new for k, s in enumerate(made.body) for new in _loop(s, made.body, k, lines)]
+    """Changes `made` in place, where an `if` at `lines` has a return, or a break or return of a loop."""
+    made.body = _loops(made.body, lines, frozenset(), itertools.count())
     moved = fold(made.body, {ast.Return: lambda s: [_result(s)]}, lines, nothing=_result)
     if moved:
         made.body = [*moved, ast.Return(ast.Name(RESULT, ast.Load()))]
@@ -49,8 +51,38 @@ def without_continue(body: Body, lines: frozenset[int]) -> Body:
     return fold(body, {ast.Continue: lambda _: []}, lines) or body
 
 
-def _loop(s: ast.stmt, whole: Body, k: int, lines: frozenset[int]) -> Body:
-    """whole: the body of its function, of which `s` is statement `k`."""
+def beside(made: ast.FunctionDef, line: int) -> frozenset[int]:
+    """The first lines of the tests of all `if`s with an exit in the loop in which the `if` at `line` has one: one is converted only with the others."""
+    exits = (ast.Break, ast.Continue, ast.Return)
+    found = set[int]()
+    for s in ast.walk(made):
+        if isinstance(s, (ast.For, ast.While)):
+            inside = [x for x in s.body if isinstance(x, ast.If) and _holds(x, exits)]
+            tests = [t for x in inside for t in _tests(x)]
+            if any(lines_of(t, [line]) for t in tests):
+                found.update(t.lineno for t in tests)
+    return frozenset(found)
+
+
+def _loops(body: Body, lines: frozenset[int], after: frozenset[str], count: Iterator[int]) -> Body:
+    """`body` without the exits from its loops, inner loops first. after: names that may be read after it. count: numbers of loops."""
+    found = Body()
+    functions = (ast.FunctionDef, ast.Lambda)
+    for k, s in enumerate(body):
+        earlier = [x for y in body[:k] for x in ast.walk(y) if isinstance(x, functions)]
+        behind = after.union(*(loads(x) for x in (*earlier, *body[k + 1 :])))
+        if isinstance(s, (ast.For, ast.While, ast.If, ast.With)):
+            loop = isinstance(s, (ast.For, ast.While))
+            inner = behind | (read_before([s]) if loop else frozenset())
+            s.body = _loops(s.body, lines, inner, count)
+        if isinstance(s, ast.If):
+            s.orelse = _loops(s.orelse, lines, behind, count)
+        found += _loop(s, behind, lines, next(count))
+    return found
+
+
+def _loop(s: ast.stmt, after: frozenset[str], lines: frozenset[int], k: int) -> Body:
+    """after: names that may be read after `s`. k: a number of its own."""
     inside = (
         [x for x in s.body if isinstance(x, ast.If)] if isinstance(s, (ast.For, ast.While)) else []
     )
@@ -75,23 +107,22 @@ def _loop(s: ast.stmt, whole: Body, k: int, lines: frozenset[int]) -> Body:
     going = ast.UnaryOp(ast.Not(), _read(done))
     if isinstance(s, ast.For):
         broken = any(isinstance(x, ast.Break) for x in ast.walk(before))
-        s.body = [_if(going, [*(_kept_target(s, whole, k) if broken else []), *body], line)]
+        s.body = [_if(going, [*(_kept_target(s, after, k) if broken else []), *body], line)]
     else:  # its test is not evaluated any more, and is a tensor if `done` is
-        s.body, s.test = body, _if(ast.BoolOp(ast.And(), [going, s.test]), [], line).test
+        at = min(lines_of(s.test, lines), default=line)
+        s.body, s.test = body, _if(ast.BoolOp(ast.And(), [going, s.test]), [], at).test
     orelse, s.orelse = s.orelse, Body()
     first = [like(_assign(n, ast.Constant(False)), s) for n in (done, returned)]
-    after = [_if(ast.UnaryOp(ast.Not(), _read(done)), orelse, line)] if orelse else []
+    last = [_if(ast.UnaryOp(ast.Not(), _read(done)), orelse, line)] if orelse else []
     if any(isinstance(x, ast.Return) for x in ast.walk(before)):
         found = ast.Return(_read(RESULT))
-        after.append(like(found, s) if _is_endless(before) else _if(_read(returned), [found], line))
-    return [*first, s, *after]
+        last.append(like(found, s) if _is_endless(before) else _if(_read(returned), [found], line))
+    return [*first, s, *last]
 
 
-def _kept_target(s: ast.For, whole: Body, k: int) -> Body:
+def _kept_target(s: ast.For, after: frozenset[str], k: int) -> Body:
     """Takes another target where its own, as a break leaves it, may be read after the loop. Returns the assignment to its own."""
-    functions = (ast.FunctionDef, ast.Lambda)
-    earlier = [x for y in whole[:k] for x in ast.walk(y) if isinstance(x, functions)]
-    read = {n for x in (*earlier, *s.orelse, *whole[k + 1 :]) for n in loads(x)}
+    read = after.union(*map(loads, s.orelse))
     if not read & assigned([ast.Assign([s.target], s.iter)]):
         return []
     item = f"{OWN}item{k}"

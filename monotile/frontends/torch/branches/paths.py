@@ -69,6 +69,10 @@ class TooManyPathsError(CaptureError):
     """A model has more paths than are traced."""
 
 
+class UnconvertedIfError(CaptureError):
+    """An `if` on a tensor in a loop of dynamic length cannot be a branch."""
+
+
 class _RetraceError(BaseException):
     """A conversion was added or undone: the model has to be traced again."""
 
@@ -77,7 +81,7 @@ def all_paths(export: Export) -> ExportedProgram:
     """The result of `export`, which traces a model, with every `if` on a tensor's value as a branch. Raises CaptureError, and what `export` raises."""
     try:
         return _outlined(export, MAX_FUNCTIONS)
-    except TooManyPathsError as many:
+    except (TooManyPathsError, UnconvertedIfError) as many:
         try:  # fewer, if the numbers that a branch assigns need none of their own
             with patch.object(TracedIf, "joins_numbers", True):
                 return _outlined(export, MAX_FUNCTIONS)
@@ -277,9 +281,11 @@ class _Trace:
             self._conversions.refuse(*open_)
             raise _RetraceError
         if loop := self._conversions.loop_of(frame):
-            raise loop.refusal(
+            refusal = loop.refusal(
                 f"has a Python `if` on a tensor that cannot be a branch, at {describe_frame(frame)}: select with torch.where"
             )
+            whiles = isinstance(refusal, WhileLoopError)  # whose paths are traced instead
+            raise refusal if whiles else UnconvertedIfError(str(refusal))
         self.where = describe_frame(frame)
         if any(i.opname == "STORE_GLOBAL" for i in dis.get_instructions(frame.f_code)):
             raise CaptureError(

@@ -23,6 +23,7 @@ from monotile.frontends.torch.branches.subgraphs import (
     copy_nodes,
     line_of,
     nodes_between,
+    sizes_in,
 )
 from monotile.frontends.torch.loops.scan import LoopRegion
 from monotile.frontends.torch.origin import origin
@@ -252,18 +253,11 @@ def _subgraph(
     for joined, result in zip(region.joins, results, strict=True):
         value = joined.meta["val"]
         if result is None:  # a name that this branch does not assign
-            outputs.append(
-                _call(
-                    graph,
-                    aten.full.default,
-                    value,
-                    region,
-                    list(value.shape),
-                    0,
-                    dtype=value.dtype,
-                    device=value.device,
-                )
+            shape, kind = (
+                sizes_in(graph, value.shape),
+                {"dtype": value.dtype, "device": value.device},
             )
+            outputs.append(_call(graph, aten.full.default, value, region, shape, 0, **kind))
             continue
         found = env[result]
         if found in given or found in outputs or _may_be_view(found) or not _is_plain(found):

@@ -15,6 +15,7 @@ from monotile.frontends.torch.loops.tensor_numbers import (
     number_type,
     stands_for_number,
 )
+from monotile.frontends.torch.tracing.containers import register_dataclasses
 
 MISSING = object()  # value of an unassigned name
 _CONSTANT = (bool, int, float, complex, str, type(None), slice, torch.dtype, torch.device)
@@ -79,6 +80,7 @@ class TracedIf:
             leaves, form = pytree.tree_flatten(otherwise if then is MISSING else then)
             pairs = ((None, x) if then is MISSING else (x, None) for x in leaves)
             return pytree.tree_unflatten([self._only(*pair) for pair in pairs], form)
+        register_dataclasses((then, otherwise))
         left, form = pytree.tree_flatten(then)
         right, other = pytree.tree_flatten(otherwise)
         if form != other:
@@ -94,13 +96,18 @@ class TracedIf:
 
     def _only(self, then: Any, otherwise: Any) -> Any:
         found = otherwise if then is None else then
-        return join(self._test, then, otherwise) if isinstance(found, torch.Tensor) else found
+        if not isinstance(found, torch.Tensor):
+            return found
+        joined = join(self._test, then, otherwise)
+        return number(joined) if stands_for_number(found) else joined
 
     def _leaf(self, then: Any, otherwise: Any) -> Any:
         if then is otherwise:
             return then
         if self._are_joined_numbers(then, otherwise):
             return number(join(self._test, number_tensor(then), number_tensor(otherwise)))
+        if self.joins_numbers:
+            then, otherwise = _like_scalar(then, otherwise), _like_scalar(otherwise, then)
         if isinstance(then, torch.Tensor) and isinstance(otherwise, torch.Tensor):
             types = [(x.shape, x.dtype, x.device) for x in (then, otherwise)]
             if types[0] != types[1]:
@@ -142,6 +149,15 @@ class TracedIf:
         """`x` is a name's value before `+=` and the like. Raises JoinError if that would change an object that both branches see."""
         if self.undecided and not isinstance(x, (torch.Tensor, tuple, *_CONSTANT)):
             raise JoinError(self.line)
+
+
+def _like_scalar(x: Any, other: Any) -> Any:
+    """A number as a tensor without dimensions if `other` is one; anything else as it is."""
+    scalar = isinstance(other, torch.Tensor) and not other.ndim and not stands_for_number(other)
+    if not scalar or isinstance(x, bool) or not isinstance(x, int | float):
+        return x
+    fits = other.is_floating_point() or (isinstance(x, int) and other.dtype is not torch.bool)
+    return torch.full((), x, dtype=other.dtype, device=other.device) if fits else x
 
 
 def logical_and(*values: Callable[[], Any]) -> Any:

@@ -1,7 +1,9 @@
 """The nodes between two markers of a graph (`markers.py`), which become a subgraph: a branch of an `if`, or the body of a loop."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import fx
 
 from monotile.frontends.torch.origin import origin
@@ -37,6 +39,26 @@ def copy_nodes(nodes: Iterable[fx.Node], graph: fx.Graph, env: dict[fx.Node, fx.
                 env[x] = graph.node_copy(x)
         if node not in env:
             env[node] = graph.node_copy(node, env.__getitem__)
+
+
+def sizes_in(graph: fx.Graph, shape: Iterable[Any]) -> list[Any]:
+    """`shape`, with nodes that read its symbolic sizes from placeholders of `graph`, where one has such a dimension."""
+    places = {
+        n.node.expr: (x, d)
+        for x in graph.find_nodes(op="placeholder")
+        if isinstance(x.meta["val"], torch.Tensor)
+        for d, n in enumerate(x.meta["val"].shape)
+        if isinstance(n, torch.SymInt)
+    }
+    found = list[Any]()
+    for n in shape:
+        place = places.get(n.node.expr) if isinstance(n, torch.SymInt) else None
+        if place is None:
+            found.append(n)
+            continue
+        found.append(graph.call_function(torch.ops.aten.sym_size.int, place))
+        found[-1].meta["val"] = n
+    return found
 
 
 def line_of(node: fx.Node) -> str:

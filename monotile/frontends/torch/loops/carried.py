@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from monotile.frontends.torch.branches.selection import MISSING
 from monotile.frontends.torch.loops.stacked import Stacked, raw_items
 from monotile.frontends.torch.loops.tensor_numbers import number_type
+from monotile.frontends.torch.tracing.containers import register_dataclasses
 from monotile.frontends.torch.tracing.restored_state import containers_of, contents_of, put_back
 
 _CONSTANT = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
@@ -139,6 +140,7 @@ def is_same(x: Any, y: Any) -> bool:
     """Whether both are one object, or equal containers of the same objects."""
     if x is y or x is MISSING or y is MISSING:
         return x is y
+    register_dataclasses((x, y))
     (left, form), (right, other) = pytree.tree_flatten(x), pytree.tree_flatten(y)
     return form == other and all(map(is_same_leaf, left, right))
 

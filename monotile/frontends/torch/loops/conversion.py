@@ -3,7 +3,7 @@ comprehensions.
 """
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from monotile.frontends.torch.branches.statements import (
     OWN,
@@ -67,6 +67,50 @@ def convert_for(
     return made
 
 
+def ranges_counted(body: Body, lines: frozenset[int], name: Callable[[], str]) -> Body:
+    """`body`, with `while` loops in place of its loops over ranges whose heads are at `lines`. name: makes a new name."""
+    found = Body()
+    for s in body:
+        if not isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for part in ("body", "orelse", "finalbody"):
+                inner = getattr(s, part, None)
+                if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt):
+                    setattr(s, part, ranges_counted(inner, lines, name))
+        counted = None
+        if isinstance(s, ast.For) and not s.orelse and lines_of(s.iter, lines):
+            counted = _counted_while(s, name())
+        found += counted or [s]
+    return found
+
+
+def _counted_while(s: ast.For, count: str) -> Body | None:
+    """`for k in range(n)` as a `while` loop, behind the assignments of its ends; None for other loops. count: a new name."""
+    match s.iter:
+        case ast.Call(ast.Name("range"), [stop], []):
+            start, step = ast.Constant(0), 1
+        case ast.Call(ast.Name("range"), [start, stop], []):
+            step = 1
+        case ast.Call(ast.Name("range"), [start, stop, ast.Constant(int() as step)], []) if step:
+            pass
+        case ast.Call(
+            ast.Name("range"),
+            [start, stop, ast.UnaryOp(ast.USub(), ast.Constant(int() as by))],
+            [],
+        ) if by:
+            step = -by
+        case _:
+            return None
+    text = f"{count}_end = END\n{count} = START\nwhile {count} {'<' if step > 0 else '>'} {count}_end:\n    TARGET = {count}\n    {count} = {count} + {step}"
+    made = _parsed(text, s.iter)
+    match made:
+        case [ast.Assign() as end, ast.Assign() as begin, ast.While(body=[ast.Assign() as item, _]) as loop]:  # fmt: skip
+            end.value, begin.value, item.targets = stop, start, [s.target]
+            loop.body += s.body
+        case _:
+            raise AssertionError
+    return made
+
+
 def convert_while(
     s: ast.While, loop: str, test: ast.expr, body: Body, after: frozenset[str], function: tuple[frozenset[str], frozenset[str]],
 ) -> Body:  # fmt: skip
@@ -125,7 +169,12 @@ def _loop_of(loop: str, names: Sequence[str], heads: tuple[str, str, str], at: a
         "    pass",
         *(f"    {x}" for x in back),
     ]
-    found = ast.parse("\n".join(text)).body
+    return _parsed("\n".join(text), at)
+
+
+def _parsed(text: str, at: ast.expr) -> Body:
+    """Statements with the source location of `at`."""
+    found = ast.parse(text).body
     for x in found:
         for node in ast.walk(x):
             if isinstance(node, (ast.expr, ast.stmt)):

@@ -17,10 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.loops.number_operands import with_number_operands
 from monotile.frontends.torch.loops.stacked import Run, Stacked, interleaved, is_dynamic
 from monotile.frontends.torch.loops.tensor_numbers import (
     apply_to_numbers,
-    from_operators,
     stands_for_number,
     tensor_of,
 )
@@ -63,7 +63,7 @@ class _LoopDetector(TorchFunctionMode):
             return tensor_of(*args, **named)
         if (found := symbolic_result(name, args, named)) is not None:
             return found
-        if (found := from_operators(name, args, named)) is not None:
+        if (found := with_number_operands(name, args, named)) is not None:
             return found
         if any(map(stands_for_number, args)):
             return apply_to_numbers(func, args, named)

@@ -5,18 +5,12 @@ of `x[:, t : t + 1]` is known to be 1.
 """
 
 import functools
-import sys
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils import _pytree as pytree
-
-from monotile.errors import CaptureError
-from monotile.frontends.torch.origin import describe_frame, users_frame
 
 _NUMBER = "_monotile_number"
 _WHOLE = slice(None)
@@ -140,22 +134,9 @@ def tensor_of(data: Any, dtype: torch.dtype | None = None, device: Any = None) -
     return found.to(device=device, dtype=dtype)
 
 
-def from_operators(name: str, args: Any, named: Any) -> torch.Tensor | None:
-    """The result of an operator whose schema takes numbers and no tensors in their place, with such numbers; None for others."""
-    match name, args:
-        case ("add" | "sub", (x, y)) if stands_for_number(alpha := named.get("alpha")):
-            by: Any = y * alpha
-            return x + by if name == "add" else x - by
-        case ("clamp" | "clip", (x, *_)):
-            low, high = [*args[1:], None, None][:2]
-            ends = [named.get("min", low), named.get("max", high)]
-            if len([e for e in ends if e is not None]) == 2 and any(map(stands_for_number, ends)):
-                return x.clamp(min=ends[0]).clamp(max=ends[1])
-        case ("new_tensor", (x, data, *_)) if any(map(stands_for_number, pytree.tree_leaves(data))):
-            return tensor_of(data, named.get("dtype") or x.dtype, named.get("device") or x.device)
-        case _:
-            pass
-    return None
+def index_range(x: torch.Tensor) -> IndexRange:
+    """The known range of a number; that of a number that data decide is unbounded, and it is its own base."""
+    return getattr(x, _NUMBER, None) or IndexRange(-math.inf, math.inf, x)
 
 
 def _shifted(name: str, *args: Any) -> IndexRange | None:
@@ -169,99 +150,7 @@ def _shifted(name: str, *args: Any) -> IndexRange | None:
             shift = -k
         case _:
             return None
-    index_range: IndexRange | None = getattr(x, _NUMBER)
-    if index_range is None:
-        return None
+    known = index_range(x)
     return replace(
-        index_range,
-        low=index_range.low + shift,
-        high=index_range.high + shift,
-        offset=index_range.offset + shift,
+        known, low=known.low + shift, high=known.high + shift, offset=known.offset + shift
     )
-
-
-def has_number_slice(index: Any) -> bool:
-    """Whether a tensor's index has a slice with such numbers as ends."""
-    return any(map(_has_number, index if isinstance(index, tuple) else (index,)))
-
-
-def _has_number(part: Any) -> bool:
-    return isinstance(part, slice) and any(map(stands_for_number, (part.start, part.stop)))
-
-
-def sliced_by_numbers(x: torch.Tensor, index: Any) -> torch.Tensor:
-    """`x[index]`, where slices end at such numbers. Raises CaptureError if a slice may exceed `x` or have several lengths."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    for k, d in list(_dimensions(parts, x)):
-        x, parts[k] = x.index_select(d, _positions(parts[k], x.shape[d]).to(x.device)), _WHOLE
-    return x if all(map(_is_whole, parts)) else x[tuple(parts)]
-
-
-def assign_slice(x: torch.Tensor, index: Any, value: Any) -> None:
-    """`x[index] = value`. Raises CaptureError as `sliced_by_numbers`, and if the index has more such numbers."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    found = list(_dimensions(parts, x))
-    others = [p for p in parts if not _has_number(p)]
-    if len(found) != 1 or any(isinstance(p, torch.Tensor | list) for p in others):
-        raise _refused()
-    ((k, d),) = found
-    places = _positions(parts[k], x.shape[d])
-    parts[k] = _WHOLE
-    view = x if all(map(_is_whole, parts)) else x[tuple(parts)]
-    # The dimension of the view: what is behind it in `x` and not an integer's, from the end.
-    gone = sum(isinstance(p, int | torch.SymInt) for p in parts[k + 1 :])
-    new = sum(p is None for p in parts[k + 1 :])
-    at = view.ndim - (x.ndim - d) + gone - new
-    view[(*[_WHOLE] * at, places)] = value
-
-
-def selected_by_sizes(x: torch.Tensor, index: Any) -> tuple[torch.Tensor, tuple[Any, ...]] | None:
-    """Selects the parts of an index that are symbolic sizes, which PyTorch would turn into numbers. Returns the result with the remaining index; None
-    without such parts, or where the index contains tensors."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if not isinstance(x, FakeTensor) or not any(isinstance(p, torch.SymInt) for p in parts):
-        return None
-    if not all(p is None or p is Ellipsis or isinstance(p, slice | int | torch.SymInt) for p in parts):  # fmt: skip
-        return None
-    for k, d in reversed(list(_dimensions(parts, x, lambda p: isinstance(p, torch.SymInt)))):
-        x = x.select(d, parts.pop(k))
-    return x, tuple(parts)
-
-
-def _dimensions(
-    parts: list[Any], x: torch.Tensor, which: Callable[[Any], bool] = lambda p: _has_number(p)
-) -> Iterator[tuple[int, int]]:
-    """The parts of an index that satisfy `which`, by default slices with numbers, each with its dimension of `x`."""
-    taken = sum(p is not None and p is not Ellipsis for p in parts)
-    d = 0
-    for k, part in enumerate(parts):
-        if which(part):
-            yield k, d
-        d += x.ndim - taken if part is Ellipsis else part is not None
-
-
-def _positions(part: slice, size: Any) -> torch.Tensor:
-    first, last = (getattr(x, _NUMBER, None) for x in (part.start, part.stop))
-    if part.step not in (None, 1) or not (
-        isinstance(first, IndexRange) and isinstance(last, IndexRange)
-    ):
-        raise _refused()
-    length = last.offset - first.offset
-    if first.base is not last.base or not isinstance(length, int) or length < 1:
-        raise _refused()
-    # Comparing two sizes that are equal in the example adds a guard on calls.
-    if not (statically_known_true(first.low >= 0) and last.high <= size):
-        raise _refused()
-    return part.start.reshape(1) + torch.arange(length) if length > 1 else part.start.reshape(1)
-
-
-def _refused() -> CaptureError:
-    frame = users_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-    return CaptureError(
-        f"at {describe_frame(frame)}: the ends of a slice depend on the index of a loop over a size of dynamic_shapes, or on a number that a"
-        " tensor has, and its length may vary, or it may end beyond the tensor: take the whole tensor, and mask it by that index"
-    )
-
-
-def _is_whole(part: Any) -> bool:
-    return part is Ellipsis or (isinstance(part, slice) and part == _WHOLE)

@@ -7,7 +7,7 @@ from torch import fx
 
 from monotile.frontends.builder import Builder, Unsupported, load
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Tensor, idx
+from monotile.ir.expr import Axis, Tensor, const, idx
 from monotile.ir.program import Branch, BranchOut, Carry, Loop, Stack, Statement, defined
 
 # (subgraph, its arguments, the body's builder) -> the leaves of its results
@@ -114,6 +114,10 @@ def scan(
 ) -> tuple[Tensor, ...]:
     """step(carry, slice of `over`) -> new carry and one slice of each stacked result."""
     initial, sequences = _tensors(init, "a carried value"), _tensors(over, "a scanned value")
+    if sequences[0].shape[0] == 0:  # as of what is left of a loop for a size of 1
+        empty = b.results[len(initial) :]
+        nothing = (b.emit(*t, lambda *_, t=t: const(0, t.dtype), part="none") for t in empty)
+        return (*initial, *nothing)
     axis = Axis(b.names.unique(f"{b.node}_step"), sequences[0].shape[0])
     inner = b.nested(axis)
     params = [b.tensor(t.shape, t.dtype, "carry") for t in initial]

@@ -36,12 +36,12 @@ def _place(v: Expr, n: int, align_corners: bool) -> Expr:
 
 
 def _within(at: Expr, n: int, padding: int, align_corners: bool) -> Expr:
-    """The position among `n` elements for `at`, which may be beyond the borders."""
+    """The position among `n` elements for `at`, which may be beyond the borders; NaN is clamped to the first, as in PyTorch."""
     if padding == _ZEROS:
         return at
     if padding == _REFLECTION:
         at = _reflected(at, 0.0, n - 1) if align_corners else _reflected(at, -0.5, n)
-    return s.minimum(s.maximum(at, 0.0), n - 1)
+    return s.minimum(s.select(s.gt(at, 0), at, 0.0), n - 1)
 
 
 def _element(x: Tensor, lead: Sequence[Expr], at: Sequence[Expr]) -> Expr:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monotile.frontends.builder import Builder, Unsupported, identity, load, raised
+from monotile.frontends.builder import Builder, identity, load, raised
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.padding import padded
 from monotile.frontends.torch.lower.reshape import reshape_index
@@ -273,20 +273,21 @@ def im2col(
     padding: Sizes,
     stride: Sizes,
 ) -> Tensor:
-    """`torch.nn.Unfold`: [batch, channels * kernel, windows]."""
-    if len(x.shape) != 4:
-        raise Unsupported("an input without a batch dimension")
+    """`torch.nn.Unfold`: [batch, channels * kernel, windows], or without the batch."""
     kernel, spread = each(kernel_size, 2), each(dilation, 2)
     around, step = each(padding, 2), each(stride, 2)
     if any(around):
-        x = padded(b, x, [(0, 0), (0, 0), *((p, p) for p in around)], 0, part="padded")
-    columns = (x.shape[3] - spread[1] * (kernel[1] - 1) - 1) // step[1] + 1
+        x = padded(
+            b, x, [*[(0, 0)] * (len(x.shape) - 2), *((p, p) for p in around)], 0, part="padded"
+        )
+    columns = (x.shape[-1] - spread[1] * (kernel[1] - 1) - 1) // step[1] + 1
 
-    def body(n: Expr, row: Expr, window: Expr) -> Expr:
+    def body(*i: Expr) -> Expr:
+        *batch, row, window = i
         c, k = s.floordiv(row, kernel[0] * kernel[1]), s.mod(row, kernel[0] * kernel[1])
         inside = [s.floordiv(k, kernel[1]), s.mod(k, kernel[1])]
         place = [s.floordiv(window, columns), s.mod(window, columns)]
-        return load(x, _windows([n, c, *place], inside, step, spread))
+        return load(x, _windows([*batch, c, *place], inside, step, spread))
 
     return b.result(body)
 

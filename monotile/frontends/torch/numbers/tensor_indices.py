@@ -17,7 +17,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.export import ExportedProgram
 
 from monotile.errors import CaptureError
-from monotile.frontends.torch.loops.tensor_numbers import (
+from monotile.frontends.torch.loops.number_slices import (
+    LOOKUP,
     assign_slice,
     has_number_slice,
     selected_by_sizes,
@@ -136,7 +137,7 @@ def _check(graph: fx.Graph) -> None:
     ] = {}  # the node that indexed -> the first node that writes into it
     for node in graph.nodes:
         first = node.args[0] if node.args else None
-        if node.target is _INDEX and _by_numbers(node):
+        if node.target is LOOKUP or (node.target is _INDEX and _by_numbers(node)):
             indexed[node] = node
         elif (
             isinstance(first, fx.Node) and first in indexed and isinstance(node.target, OpOverload)

@@ -55,7 +55,7 @@ def _whole(x: Any, how: str) -> Any:
     """`math.trunc` and the like of a symbolic number."""
     if not stands_for_number(x):
         return getattr(math, how)(x)
-    return number(getattr(torch, how)(x).to(torch.int64) if x.is_floating_point() else x)
+    return number(getattr(torch, how)(x).to(torch.int64)) if x.is_floating_point() else x
 
 
 class _Class(type):
@@ -195,6 +195,20 @@ _INSTEAD = (
 )
 
 
+def _rounded(x: torch.Tensor, digits: int | None = None) -> Any:
+    """`round` of a number that a tensor stands for: to an even number halfway, as Python's."""
+    if digits is None:
+        return _whole(x, "round")
+    return number(torch.round(x, decimals=digits) if x.is_floating_point() else x)
+
+
+# What Python's functions ask of numbers that tensors stand for.
+_OF_NUMBERS = {
+    "__divmod__": lambda x, y: (x // y, x % y),
+    "__rdivmod__": lambda x, y: (y // x, y % x),
+    "__round__": _rounded,
+}
+
 # NumPy calls these methods of objects.
 _METHODS = {
     **{n: _FUNCTIONS[n] for n in ("sqrt", "log", *_IN_TENSORS) if n != "atan"},
@@ -204,18 +218,29 @@ _METHODS = {
 
 @contextmanager
 def functions_take_sizes() -> Generator[None]:
-    """Within, `numpy.sqrt`, `divmod` and the like take sizes."""
+    """Within, `numpy.sqrt`, `divmod` and the like take sizes, and `divmod` and `round` numbers that tensors stand for."""
     with ExitStack() as stack:
         for kind in _SYMBOLIC:
             for name, of in _METHODS.items():
                 stack.enter_context(patch.object(kind, name, of, create=True))
+        for name, of in _OF_NUMBERS.items():
+            stack.enter_context(patch.object(FakeTensor, name, _if_number(of), create=True))
         yield
+
+
+def _if_number(of: Callable[..., Any]) -> Callable[..., Any]:
+    def method(x: FakeTensor, *args: Any) -> Any:
+        if not stands_for_number(x):
+            raise TypeError("divmod and round take no tensors")
+        return of(x, *args)
+
+    return method
 
 
 _MISSING = object()
 
 
-def _names_used(frame: FrameType) -> set[str]:
+def names_used(frame: FrameType) -> set[str]:
     """The global names in the lines of the expression that `frame` is evaluating."""
     code = list(dis.get_instructions(frame.f_code))
     lines = [(x.positions.lineno, x.positions.end_lineno) for x in code if x.offset == frame.f_lasti and x.positions]  # fmt: skip
@@ -242,7 +267,7 @@ class SymbolicBuiltins:
         names = frame.f_globals
         if any(names is x for x, _ in self._before):
             return False
-        loaded = _names_used(frame)
+        loaded = names_used(frame)
         own = {n: getattr(builtins, n) for n in _BUILTINS} | names
         found = {n: _INSTEAD[id(x)] for n, x in own.items() if id(x) in _INSTEAD}
         if found.keys().isdisjoint(loaded):

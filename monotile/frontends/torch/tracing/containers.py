@@ -43,10 +43,10 @@ def registered_dataclasses(
     """
 
     def results(_: object, __: object, found: object) -> None:
-        _register(found)
+        register_dataclasses(found)
 
     _name_children()
-    _register((tuple(args), dict(kwargs)))
+    register_dataclasses((tuple(args), dict(kwargs)))
     hook = model.register_forward_hook(results)
     try:
         yield
@@ -69,8 +69,8 @@ def _name_children() -> None:
             pytree.SUPPORTED_NODES[kind] = node._replace(flatten_with_keys_fn=by_number(node.flatten_fn))  # fmt: skip
 
 
-def _register(value: object) -> None:
-    """Registers the dataclasses in `value`."""
+def register_dataclasses(value: object) -> None:
+    """Registers the dataclasses in `value` as pytree containers."""
     kind = type(value)
     if dataclasses.is_dataclass(kind) and kind not in pytree.SUPPORTED_NODES:
         name = f"{kind.__module__}.{kind.__qualname__}"
@@ -81,4 +81,4 @@ def _register(value: object) -> None:
     children, _ = pytree.tree_flatten(value, is_leaf=lambda x: x is not value)
     for child in children:
         if child is not value:
-            _register(child)
+            register_dataclasses(child)

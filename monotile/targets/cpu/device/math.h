@@ -48,6 +48,22 @@ MT_INLINE double mt_abs_f64(double x) { return fabs(x); }
 // What a conversion to an integer is given. GCC takes (float)(int)x for trunc(x), which is -0 for -1 < x < 0.
 MT_INLINE float mt_to_int_f32(float x) { return fabsf(x) < 1.0f ? 0.0f : x; }
 MT_INLINE double mt_to_int_f64(double x) { return fabs(x) < 1.0 ? 0.0 : x; }
+MT_INLINE int32_t mt_bits_f32(float x) { return (int32_t)mt_bits(x); }
+MT_INLINE int16_t mt_bits_f16(float x) { return (int16_t)mt_to_f16(x); }
+MT_INLINE int16_t mt_bits_bf16(float x) { return (int16_t)mt_to_bf16(x); }
+MT_INLINE float mt_f32_of_bits(int32_t x) { return mt_float((uint32_t)x); }
+MT_INLINE float mt_f16_of_bits(int16_t x) { return mt_from_f16((uint16_t)x); }
+MT_INLINE float mt_bf16_of_bits(int16_t x) { return mt_from_bf16((uint16_t)x); }
+MT_INLINE int64_t mt_bits_f64(double x) {
+  int64_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+MT_INLINE double mt_f64_of_bits(int64_t bits) {
+  double x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
 MT_INLINE bool mt_isinf_f32(float x) { return fabsf(x) == MT_INF; }
 MT_INLINE bool mt_isinf_f64(double x) { return fabs(x) == (double)MT_INF; }
 

@@ -54,6 +54,16 @@ MT_FN float mt_odd_f32(double x) {
 MT_FN float mt_to_int_f32(float x) { return x; }
 MT_FN double mt_to_int_f64(double x) { return x; }
 
+// The bits of floats, and the floats that have them.
+MT_FN int32_t mt_bits_f32(float x) { return int32_t(__float_as_uint(x)); }
+MT_FN int64_t mt_bits_f64(double x) { return __double_as_longlong(x); }
+MT_FN int16_t mt_bits_f16(float x) { return int16_t(mt::to_f16(x).bits); }
+MT_FN int16_t mt_bits_bf16(float x) { return int16_t(mt::to_bf16(x).bits); }
+MT_FN float mt_f32_of_bits(int32_t x) { return __uint_as_float(uint32_t(x)); }
+MT_FN double mt_f64_of_bits(int64_t x) { return __longlong_as_double(x); }
+MT_FN float mt_f16_of_bits(int16_t x) { return mt::widen(mt::f16{uint16_t(x)}); }
+MT_FN float mt_bf16_of_bits(int16_t x) { return mt::widen(mt::bf16{uint16_t(x)}); }
+
 // Functions of one float.
 #define MT_UNARY(op, single, twice)                  \
   MT_FN float mt_##op##_f32(float x) { return single(x); } \
