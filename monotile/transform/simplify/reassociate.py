@@ -15,7 +15,7 @@ c and the rest. `m` is rounded as t was, so that both orders round alike; types 
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -58,13 +58,31 @@ def reassociate(program: Program) -> Program:
 
     def go(body: Body) -> Body:
         body = tuple(map_bodies(s, go) for s in body)
+        found = _Body.of(body)
         for s in body:
             if isinstance(s, Compute):
-                body = _reordered(s, body, uses, names)
-        return body
+                found = _reordered(found.computes[s.out.name], found, uses, names)
+        return found.statements
 
     found = with_body(program, go(program.body))
     return program if found is program else eliminate_dead_code(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The statements of a body. computes: by name. readers: of each tensor, by name."""
+
+    statements: Body
+    computes: Mapping[str, Compute]
+    readers: Mapping[str, list[Statement]]
+
+    @classmethod
+    def of(cls, body: Body) -> "_Body":
+        readers: dict[str, list[Statement]] = {}
+        for s in body:
+            for name in {t.name for t in used(s)}:
+                readers.setdefault(name, []).append(s)
+        return cls(body, {s.out.name: s for s in body if isinstance(s, Compute)}, readers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +102,7 @@ class _Piece:
         return simplify_expr(substitute(e, {along.name: add(to, idx(self.first))}))
 
 
-def _reordered(t: Compute, body: Body, uses: Uses, names: Names) -> Body:
+def _reordered(t: Compute, body: _Body, uses: Uses, names: Names) -> _Body:
     """`body` without `t`, if it is a product that all its readers multiply with something, which is worth multiplying first."""
     if contraction(t) is None or len(t.reduce) != 1 or t.live or in_tf32(t):
         return body
@@ -105,19 +123,19 @@ def _reordered(t: Compute, body: Body, uses: Uses, names: Names) -> Body:
     if after * WORTH > before:
         return body
     out: list[Statement] = []
-    for s in body:
+    for s in body.statements:
         own = isinstance(s, Compute) and made.get(s.out.name)
         out.extend(own or (s,))
-    return tuple(out)
+    return _Body.of(tuple(out))
 
 
 def _multiplications(s: Compute) -> int:
     return s.out.size * math.prod(a.extent for a in s.reduce) if s.reduce else 0
 
 
-def _readers(t: Compute, body: Body, uses: Uses) -> list[Compute] | None:
+def _readers(t: Compute, body: _Body, uses: Uses) -> list[Compute] | None:
     """The sums that read `t`, directly or in a concatenation of their own; None if anything else does."""
-    direct = [s for s in body if t.out in used(s)]
+    direct = body.readers.get(t.out.name, [])
     if not direct or len(direct) != uses.readers[t.out.name]:
         return None
     out: list[Compute] = []
@@ -127,7 +145,7 @@ def _readers(t: Compute, body: Body, uses: Uses) -> list[Compute] | None:
         if s.combiner == "sum":
             out.append(s)
             continue
-        behind = [p for p in body if s.out in used(p)]
+        behind = body.readers.get(s.out.name, [])
         own = s.out.name not in uses.whole and len(behind) == 1 == uses.readers[s.out.name]
         if s.combiner is not None or s.body.dtype is not s.out.dtype or not own:
             return None
