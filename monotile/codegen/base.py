@@ -47,7 +47,7 @@ from monotile.ir.expr import (
     loads,
     substitute,
 )
-from monotile.ir.intervals import interval
+from monotile.ir.intervals import Interval, interval
 from monotile.ir.program import Compute, Program, Scatter, ends_of, used
 from monotile.plan.access import watched_tensors
 from monotile.plan.nodes import Bound, Dim, Plan, Stage, Step
@@ -173,8 +173,9 @@ class Emitter(Expressions):
         number = self.index(b.part)
         return f"({self._kind(b.tensor)})({base(b.place, '' if number == '0' else number)})"
 
-    def position(self, i: Expr, extent: int, tensor: Tensor) -> Expr:
-        """`i` as an expression without Loads; a data-dependent index is checked here, unless it is proven to be in range."""
+    def position(self, i: Expr, extent: int, tensor: Tensor, span: Interval | None = None) -> Expr:
+        """`i` as an expression without Loads; a data-dependent index is checked here, unless it is proven to be in range. span: the values
+        that it has, if more is known of them than `i` says."""
         if not loads(i):
             return i
         key = ("position", i, extent, tensor.name)
@@ -184,8 +185,8 @@ class Emitter(Expressions):
             with self.writer.at(home):
                 known = self.writer.fresh("k")
                 text = f"(idx)({bare(self.value(i))})"
-                span = interval(i)
-                if span is None or not (span.lo >= 0 and span.hi < extent):
+                span = span or interval(i)
+                if span is None or not span.inside(0, extent - 1):
                     number = self.check(f"index out of range for {tensor.name}, of extent {extent}")
                     text = f"MT_CHECK({bare(self.value(i))}, {extent}, {number})"
                 self.writer.write(f"const idx {known} = {text};")

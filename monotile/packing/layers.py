@@ -1,6 +1,6 @@
 """Finds the layers of a model that can be packed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -68,7 +68,7 @@ def _why_not(name: str, stack: Stack, where: Where, owners: Mapping[int, list[st
         return "left out by where"
     others = [n for n in owners[id(stack.parameter)] if n != name]
     if others:
-        return f"its weight is tied: it is also {' and '.join(others)}"
+        return _tied(others)
     return None if stack.parameter.numel() else "its weight is empty"
 
 
@@ -146,8 +146,11 @@ def _tie(name: str, fit: Mapping[str, nn.Module], owners: Mapping[int, list[str]
     alike = all(isinstance(m, (nn.Linear, nn.Embedding)) for m in sharing)
     if len(names) == 1 or (alike and sum(isinstance(m, nn.Linear) for m in sharing) < 2):
         return None
-    others = " and ".join(n for n in names if n.rpartition(".")[0] != name)
-    return f"its weight is tied: it is also {others}"
+    return _tied(n for n in names if n.rpartition(".")[0] != name)
+
+
+def _tied(others: Iterable[str]) -> str:
+    return f"its weight is tied: it is also {' and '.join(others)}"
 
 
 def _hooks(module: nn.Module) -> Iterator[object]:

@@ -85,9 +85,8 @@ def _check_columns(
     """The method is the one that `columns.choose` gives, with whole vectors."""
     if method != columns.choose(found, vectors, columns.of_task(found, method), c.target):
         fail(f"{c.stage.name}: {c.anchor.out.name} cannot have columns so: {method.describe()}")
-    assert isinstance(c.anchor, Compute)
     if rows != columns.of_task(found, method) or not columns.in_vectors(
-        c.anchor, found, method, c.step.dims, c.target
+        found, method, c.step.dims, c.target
     ):
         fail(f"{c.stage.name}: a task's columns of {c.anchor.out.name} are not whole vectors")
 

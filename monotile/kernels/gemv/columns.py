@@ -8,7 +8,6 @@ import msgspec
 from monotile.analysis.contraction import uncast
 from monotile.analysis.streaming import VECTOR
 from monotile.ir.dtype import DType
-from monotile.ir.program import Compute
 from monotile.kernels.common import cost
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.gemv.method import GemvColumns
@@ -36,16 +35,14 @@ def of_task(found: Problem, method: GemvColumns) -> int:
     return method.row_bytes // found.matrix.dtype.itemsize
 
 
-def in_vectors(
-    anchor: Compute, found: Problem, method: GemvColumns, dims: Sequence[Dim], target: Target
-) -> bool:
+def in_vectors(found: Problem, method: GemvColumns, dims: Sequence[Dim], target: Target) -> bool:
     """Whether a task's columns are whole vectors in memory, along the last axis of the matrix with several; bulk copies of rows allow only
     one such axis."""
     walked = [d for d in dims if not found.walks_vectors(d) and elements([d]) > 1]
     if not walked or walked[-1].tile % (VECTOR // found.matrix.dtype.itemsize):
         return False
-    wide = [p for d in walked for p in d.axes if anchor.axes[p].extent > 1]
-    return len(wide) == 1 or not in_bulk(method, target)
+    several = [p for d in walked for p in d.axes if p in found.wide]
+    return len(several) == 1 or not in_bulk(method, target)
 
 
 def vector_type(found: Problem) -> DType:

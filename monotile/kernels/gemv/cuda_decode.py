@@ -109,10 +109,7 @@ def _look_up(d: _Decode, given: Given, point: Mapping[str, Expr]) -> dict[Expr, 
     ):
         place = substitute(_replaced(x.index[-1], given), dict(point))
         span = interval(x.index[-1])  # of what the variables stand for
-        if span is not None and span.inside(0, array.count - 1):
-            at = f"(idx)({bare(e.value(place))})"
-        else:
-            at = bare(e.index(e.position(place, array.count, x.tensor)))
+        at = bare(e.index(e.position(place, array.count, x.tensor, span)))
         text = _value(f"(const {STORAGE[x.dtype]}*)(own + {array.offset}) + {at}", x.dtype)
         e.writer.write(f"const {e.values[x.dtype]} looked{k} = {text};")
         e.writer.define(f"looked{k}")

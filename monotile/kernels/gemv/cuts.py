@@ -26,12 +26,13 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
     """A draft with one task per worker and an equal number of rows each; none if the group is no such product."""
     anchor, target = group.steps[0][0], context.target
     found = _found(anchor, context)
-    if len(group.steps) != 1 or found is None or not isinstance(anchor, Compute):
+    if len(group.steps) != 1 or found is None:
         return
     names = tuple(s.out.name for s in group.steps[0])
     vectors = math.prod(anchor.axes[p].extent for p in found.m)
-    for apart in _ways_apart(found, anchor):
-        several = tuple(anchor.axes[p].extent for p in apart)
+    for apart in _ways_apart(found):
+        dims = [Dim((p,), anchor.axes[p].extent, 1, k) for k, p in enumerate(apart)]
+        several = [d.extent for d in dims]
         together = tuple(p for p in found.n if p not in apart)
         rows = math.prod(anchor.axes[p].extent for p in together)
         workers = target.workers // math.prod(several)  # for each position of the axes apart
@@ -39,36 +40,30 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
         if method is None or not together:
             continue
         tile = _tile(found, method, rows, workers)
-        dims = (
-            *(
-                Dim((p,), extent, 1, k)
-                for k, (p, extent) in enumerate(zip(apart, several, strict=True))
-            ),
-            Dim(together, rows, tile, len(apart)),
-            *([Dim(found.m, vectors, vectors, None)] if found.m else ()),
-        )
-        if not _in_memory(anchor, found, method, dims, target):
+        dims.append(Dim(together, rows, tile, len(apart)))
+        if found.m:
+            dims.append(Dim(found.m, vectors, vectors, None))
+        if not _in_memory(found, method, dims, target):
             continue
         scratch = scratch_of(found, method, tile, vectors, target)
-        step = Step(names, dims, method, scratch_bytes=scratch)
+        step = Step(names, tuple(dims), method, scratch_bytes=scratch)
         seconds = _seconds(found, method, (tile, vectors), len(names), target)
         yield Draft(group, (*several, -(-rows // tile)), (step,), {}, scratch, seconds)
         return
 
 
-def _ways_apart(found: Problem, anchor: Compute) -> Iterator[tuple[int, ...]]:
+def _ways_apart(found: Problem) -> Iterator[tuple[int, ...]]:
     """The axes of which a task has one position each: those that it must, or also all that are not neighbours in memory."""
     yield found.apart
-    wide = [p for p in found.n if anchor.axes[p].extent > 1]
-    if found.across and tuple(wide[:-1]) != found.apart:
-        yield tuple(wide[:-1])
+    if found.across and found.wide[:-1] != found.apart:
+        yield found.wide[:-1]
 
 
 def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     """The product as a step of a task with several steps, with its cost; None if it cannot be, or a worker would have several tasks."""
     anchor, target = site.anchor, context.target
     found = _found(anchor, context)
-    if found is None or not isinstance(anchor, Compute) or any(site.lead.values()):
+    if found is None or any(site.lead.values()):
         return None
     tasks = math.prod(-(-anchor.axes[p].extent // site.tiles[k]) for p, k in site.where.items())
     extents = site.extents
@@ -79,19 +74,17 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
     method = _method(found, vectors, rows, target)
     if method is None or several > 1 or tasks > target.workers:
         return None
-    if not _in_memory(anchor, found, method, site.dims, target):
+    if not _in_memory(found, method, site.dims, target):
         return None
     scratch = scratch_of(found, method, rows, vectors, target)
     step = Step(site.names, site.dims, method, scratch_bytes=scratch)
     return step, _seconds(found, method, (rows, vectors), len(site.step), target)
 
 
-def _in_memory(
-    anchor: Compute, found: Problem, method: Streamed, dims: Sequence[Dim], target: Target
-) -> bool:
+def _in_memory(found: Problem, method: Streamed, dims: Sequence[Dim], target: Target) -> bool:
     """Whether a task's columns, where the sum goes across rows, are where the supplier can load them."""
     across = isinstance(method, GemvColumns)
-    return not across or columns.in_vectors(anchor, found, method, dims, target)
+    return not across or columns.in_vectors(found, method, dims, target)
 
 
 def _tile(found: Problem, method: Streamed, rows: int, workers: int) -> int:

@@ -24,7 +24,7 @@ class Problem:
     across the rows in memory, and the last index is n. codes: their decoding; None if the factor is the matrix itself. vectors: the other
     factor, as the body has it. second: whether the matrix is the second factor. m, n: positions in the Compute's axes; axes of extent 1
     that neither factor has are among n. apart: those of n that the vectors have too, as those of experts, or that say which table decodes:
-    a task has one position of them.
+    a task has one position of them. wide: those of n with more than one position.
     """
 
     matrix: Load
@@ -35,6 +35,7 @@ class Problem:
     m: tuple[int, ...]
     n: tuple[int, ...]
     apart: tuple[int, ...]
+    wide: tuple[int, ...]
     second: bool
     across: bool
 
@@ -99,7 +100,8 @@ def stored(c: Compute, second: bool) -> Problem | None:
     count = math.prod(c.axes[p].extent for p in m)
     if idle or not 1 <= count <= (MANY if codes else FEW):
         return None
-    return Problem(matrix, factor, codes, vectors, along, m, n, apart, second, crossed)
+    wide = tuple(p for p in n if c.axes[p].extent > 1)
+    return Problem(matrix, factor, codes, vectors, along, m, n, apart, wide, second, crossed)
 
 
 def _readable(factor: Expr, codes: Encoded | None, vectors: Expr) -> bool:
