@@ -92,6 +92,13 @@ def looked_up(m: Coded, dtype: torch.dtype) -> Tensor:
     return scaled(m, m.table[codes * codes % 16].to(dtype))
 
 
+def small_floats(m: Coded, dtype: torch.dtype) -> Tensor:
+    """The bits of e2m1, moved to where float32 has them."""
+    codes = unpacked(m.codes, 4).to(torch.int32)
+    bits = (codes & 8) << 28 | (codes & 7) << 22
+    return scaled(m, (bits.view(torch.float32) * 2.0**126).to(dtype))
+
+
 FORMATS: dict[str, Callable[[Coded, torch.dtype], Tensor]] = {
     "int8": lambda m, dtype: scaled(m, m.codes.to(dtype)),
     "int8 a row": lambda m, dtype: m.codes.to(dtype) * m.scale[:, :1].to(dtype),
@@ -105,6 +112,7 @@ FORMATS: dict[str, Callable[[Coded, torch.dtype], Tensor]] = {
     "bits": lambda m, dtype: scaled(m, (2 * unpacked(m.codes, 1).to(torch.int8) - 1).to(dtype)),
     "odd": odd,
     "looked up": looked_up,
+    "small floats": small_floats,
 }
 
 
@@ -142,7 +150,7 @@ TYPES = pytest.mark.parametrize("dtype", [torch.float16, wide(torch.bfloat16)], 
 MODES = {  # with scales in float32, and in the type of the rest
     "int8": ("codes", "pairs"), "int8 a row": ("codes", "pairs"), "int4": ("codes", "pairs"), "asymmetric": ("codes", "codes"), "floats": ("codes", "pairs"),
     "sums": ("codes", "pairs"), "nf4": ("codes", "codes"), "high first": ("codes", "pairs"), "int2": ("codes", "pairs"), "bits": ("codes", "pairs"), "odd": ("elements", "elements"),
-    "looked up": ("elements", "elements"),
+    "looked up": ("elements", "elements"), "small floats": ("codes", "pairs"),
 }  # fmt: skip
 
 
@@ -273,6 +281,26 @@ def test_what_decoding_reads_comes_with_the_codes(
     (method,) = methods(fast)
     assert {s.vector if s else None for s in method.sides} == set(vectors)
     assert ("request(" in fast.source.text) == (None in vectors or kind == "nf4")
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales", "columns", "group", "rows"),
+    [
+        ("int4", "same", 2880, 64, 150), ("asymmetric", "same", 896, 128, 77), wide("sums", "same", 1152, 128, 150), wide("high first", "same", 832, 64, 33),
+        ("int4", "same", 45 * 256, 256, 150),
+    ],
+)  # fmt: skip
+def test_scales_that_are_not_aligned(
+    kind: str, scales: str, columns: int, group: int, rows: int
+) -> None:
+    """They come as they lie, from the vector where a row's begin."""
+    torch.manual_seed(8)
+    model = Coded(kind, rows, columns, group).eval()
+    model = model.half() if scales == "same" else model
+    fast = check(model, torch.randn(1, columns).half(), workers=2)
+    (method,) = methods(fast)
+    assert any(s and not s.aligned for s in method.sides)
+    assert (method.pieces > 1) is (columns > 10000)
 
 
 class Rolled(nn.Module):

@@ -5,18 +5,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from monotile.analysis.codes import Codes, codes_in
+from monotile.analysis.encoding import Side
 from monotile.analysis.rounding import unrounded
 from monotile.codegen.base import SMALL_FLOATS, STORAGE
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.packs import lane_of
 from monotile.codegen.spelling import bare
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Cast, Expr, Load, Tensor, add, idx, mul, rebuild, substitute
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Cast,
+    Expr,
+    Load,
+    Tensor,
+    add,
+    idx,
+    mul,
+    rebuild,
+    substitute,
+)
 from monotile.ir.intervals import interval
 from monotile.kernels.common.cuda_operands import ELEMENT
+from monotile.kernels.common.cuda_threads import placed, spread
 from monotile.kernels.gemv import tiles
-from monotile.kernels.gemv.cuda_tasks import TaskRows
-from monotile.kernels.gemv.method import GemvMma
+from monotile.kernels.gemv.cuda_tasks import TaskRows, alone
+from monotile.kernels.gemv.method import GemvMma, SlotOperand
 from monotile.kernels.gemv.pairs import Both, Code, Operand, Pair, in_pairs
 from monotile.kernels.gemv.problem import Problem
 
@@ -90,15 +104,36 @@ def _registers(e: BlockEmitter) -> Generator[None]:
 def _write_sides(d: _Decode) -> dict[Expr, Expr]:
     """Loads the row's sides into variables."""
     e, codes, given = d.e, d.found.codes, dict[Expr, Expr]()
+    _write_place(d)
     for k, (s, array) in enumerate(zip(codes.sides if codes else (), d.layout.sides, strict=True)):
         dtype, name = s.load.dtype, f"given{k}"
         base, row, run = ("at.slot", "at.line", "at.own") if array.in_slot else ("own", "at.row", "at.run")  # fmt: skip
         step = f" + {run} / {s.run // d.count}" if s.run else ""
-        where = f"(const {STORAGE[dtype]}*)({base} + {array.offset} + {row} * {array.pitch}){step}"
+        brought = d.method.sides[k]
+        start = f" + ({_shift(d, s, brought)})" if brought and not brought.aligned else ""
+        where = f"(const {STORAGE[dtype]}*)({base} + {array.offset} + {row} * {array.pitch}{start}){step}"
         e.writer.write(f"const {e.values[dtype]} {name} = {_value(where, dtype)};")
         e.writer.define(name)
         given[s.load] = _held(e, name, dtype)
     return given
+
+
+def _write_place(d: _Decode) -> None:
+    """Writes the lane's row of the task and the first run of the piece, where sides that lie unaligned need them."""
+    if any(s is not None and not s.aligned for s in d.method.sides):
+        d.e.writer.write("const idx row = at.row, first = at.run - at.own;")
+        d.e.writer.define("row")
+        d.e.writer.define("first")
+
+
+def _shift(d: _Decode, side: Side, brought: SlotOperand) -> str:
+    """Text of where the side's values of the lane's row begin in the vector that has the first of them, in bytes."""
+    rows, first = d.rows, Axis("first", d.found.along.extent // d.count)
+    own = alone(rows) | spread(Axis("row", rows.count), rows.ranges)
+    whole = d.method.pieces == 1
+    value = idx(0) if whole else Binary("floordiv", first, idx(side.run // d.count))
+    at = placed(rows.point, own) | {"value": value}
+    return f"{d.e.index(substitute(tiles.shift(side, d.found.along), at))} & {brought.vector - 1}"
 
 
 def _look_up(d: _Decode, given: Given, point: Mapping[str, Expr]) -> dict[Expr, Expr]:
@@ -151,10 +186,11 @@ def _write_codes(d: _Decode, given: Given) -> None:
             w.write("const float code = both.number(lane);")
             w.define("code")
             given = {**given, Cast(codes.value, DType.F32): _held(e, "code", DType.F32)}
-            if not codes.is_float:
+            if codes.small_float is None:
                 w.write("const int integer = both.integer(lane);")
                 w.define("integer")
-                given[codes.value] = _held(e, "integer", codes.value.dtype)
+            name = "integer" if codes.small_float is None else "code"
+            given[codes.value] = _held(e, name, codes.value.dtype)
             given |= _look_up(d, given, d.rows.point)
             factor = _replaced(unrounded(d.found.factor), given)
             w.write(f"two[lane] = {bare(e.body(factor, d.rows.point))};")
@@ -195,8 +231,8 @@ def _each_pair(d: _Decode, codes: Codes) -> Generator[None]:
 
 def _codes(c: Codes) -> str:
     """The template arguments that describe the codes."""
-    if c.value.dtype.is_float:
-        return f"mt::{SMALL_FLOATS[c.value.dtype]}"
+    if c.small_float is not None:
+        return f"mt::f{c.bits}{c.small_float}"
     return f"{c.bits}, {c.flip}, {c.scale}, {c.offset}"
 
 

@@ -91,20 +91,26 @@ def copy_sides(e: BlockEmitter, rows: TaskRows, column: Expr) -> None:
     for k, (side, brought) in enumerate(zip(codes.sides, method.sides, strict=True)):
         if brought is None:
             continue
-        packs, vector = brought.nbytes // brought.vector, brought.vector
-        total = method.slot_rows * packs
+        vector, total = brought.vector, method.slot_rows * brought.vectors
         lane = f"number = threadIdx.x % {Ring.THREADS}"
         with w.open(
             f"for (idx {lane}; number < {total}; number += {Ring.THREADS})", ["number"], fence=True
         ):
-            w.write(f"const idx line = number / {packs}, pack = number % {packs};")
+            w.write(
+                f"const idx line = number / {brought.vectors}, pack = number % {brought.vectors};"
+            )
             w.define("line")
             w.define("pack")
-            columns = max(side.run, 1) * vector // side.load.dtype.itemsize
-            own = add(column, mul(Axis("pack", packs), idx(columns)))
-            at = row_of_slot(e, rows, "line") | {rows.found.along.name: own}
+            own, along = column, rows.found.along.name
+            if brought.aligned:
+                columns = max(side.run, 1) * vector // side.load.dtype.itemsize
+                own = add(column, mul(Axis("pack", brought.vectors), idx(columns)))
+            first = e.address_of(side.load, row_of_slot(e, rows, "line") | {along: own})
             to = f"{method.side_at(k)} + line * {brought.pitch} + pack * {vector}"
-            w.write(f"ring.bring<{vector}>({e.address_of(side.load, at)}, {to});")
+            if brought.aligned:
+                w.write(f"ring.bring<{vector}>({first}, {to});")
+            else:
+                w.write(f"ring.bring<{vector}>({first}, {brought.nbytes}, pack, {to});")
     w.write("ring.brought();")
 
 

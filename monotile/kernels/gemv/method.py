@@ -84,15 +84,24 @@ class GemvColumns(Method, Frozen, frozen=True, tag="gemv_columns"):
 
 class SlotOperand(Frozen, frozen=True):
     """An operand of decoding other than the codes (`Encoded.sides`) that comes in the codes' slots: `nbytes` for each piece of a row,
-    copied `vector` bytes at a time."""
+    copied `vector` bytes at a time. aligned: whether they begin at a whole vector; else whole vectors are copied, from that where they
+    begin, and lie as they did in them."""
 
     nbytes: int
     vector: int
+    aligned: bool = True
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a piece, at most."""
+        return (
+            self.nbytes // self.vector if self.aligned else -(-(self.nbytes - 1) // self.vector) + 1
+        )
 
     @property
     def pitch(self) -> int:
         """Bytes from row to row: an odd number of vectors, so that eight rows have no bank conflicts."""
-        return self.nbytes + (self.vector - self.nbytes) % (2 * self.vector)
+        return self.vector * (self.vectors + 1 - self.vectors % 2)
 
 
 class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):

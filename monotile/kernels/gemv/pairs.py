@@ -9,6 +9,10 @@ from monotile.ir.expr import Binary, Cast, Const, Expr, Unary, loads, walk
 from monotile.ir.intervals import Interval, interval, type_range
 
 WHOLE = {DType.F16: 2048, DType.BF16: 256}  # integers up to which each is exact
+HOLDS = {  # types all of whose numbers each has
+    DType.F16: {DType.F16, DType.F8E4M3, DType.F8E5M2},
+    DType.BF16: {DType.BF16, DType.F8E4M3, DType.F8E5M2, DType.F8E8M0},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class _Pairs:
         """`e` as an operand, if the type represents it exactly."""
         x = _within(e)
         if x == self.codes.value:
-            return Code() if self.codes.is_float or self._whole(e) else None
+            return Code() if self.codes.small_float or self._whole(e) else None
         if not loads(e):
             return Both(e) if isinstance(e, Const) and _representable(e, self.dtype) else None
         match x:
@@ -81,7 +85,7 @@ class _Pairs:
         if any(part == self.codes.value for part in walk(e)):
             return None
         held = e.x if isinstance(e, Cast) and e.dtype is DType.F32 else e
-        return Both(e) if held.dtype is self.dtype or self._whole(e) else None
+        return Both(e) if held.dtype in HOLDS[self.dtype] or self._whole(e) else None
 
     def _all(self, op: str, *operands: Expr) -> Pair | None:
         found = tuple(x for e in operands if (x := self.exact(e)) is not None)
@@ -94,7 +98,7 @@ class _Pairs:
         return span is not None and span.inside(-most, most)
 
     def _span(self, e: Expr) -> Interval | None:
-        if e == self.codes.value and not self.codes.is_float:
+        if e == self.codes.value and self.codes.small_float is None:
             ends = (0, self.codes.scale * ((1 << self.codes.bits) - 1))
             return Interval(min(ends) + self.codes.offset, max(ends) + self.codes.offset)
         match e:

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from monotile.analysis.affine import contiguous_run, offset
+from monotile.analysis.affine import Affine, contiguous_run, offset
 from monotile.analysis.codes import Codes, codes_in
 from monotile.analysis.encoding import Side
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, children, idx, mul, substitute
+from monotile.ir.expr import Axis, Expr, Load, children, idx, loads, mul, substitute
 from monotile.kernels.common import cost
 from monotile.kernels.gemv.method import GemvMma, SlotOperand
 from monotile.kernels.gemv.pairs import in_pairs
@@ -164,13 +164,26 @@ def _cut(
 
 
 def _slot_operand(found: Problem, side: Side, columns: int) -> SlotOperand | None:
-    """How a side comes with the codes, for `columns` columns of each row; None if its values for these cannot be copied several at a time."""
+    """How a side comes with the codes, for `columns` columns of each row; None if its values for these are not neighbours."""
     if side.run and columns % side.run:
         return None
     size, (load, value) = side.load.dtype.itemsize, by_value(side, found.along)
     count = columns // side.run if side.run else 1
     width = math.gcd(count, contiguous_run(offset(load), value, max(VECTORS) // size))
-    return SlotOperand(count * size, width * size) if width * size in VECTORS else None
+    if width * size in VECTORS:
+        return SlotOperand(count * size, width * size)
+    together = count > 1 and offset(load).coefficient(value) == 1
+    if not together or loads(shift(side, found.along)):
+        return None
+    return SlotOperand(count * size, max(VECTORS), aligned=False)
+
+
+def shift(side: Side, along: Axis) -> Expr:
+    """Where the values of a row lie from value number `value` on, in bytes, less whole vectors of the widest kind."""
+    size, (load, _) = side.load.dtype.itemsize, by_value(side, along)
+    whole, at = max(VECTORS) // size, offset(load)
+    terms = tuple((a, c % whole) for a, c in at.terms if c % whole)
+    return Affine(terms, at.constant % whole).scale(size).expr
 
 
 def decoding(found: Problem) -> Literal["elements", "codes", "pairs"]:

@@ -85,12 +85,25 @@ __device__ __forceinline__ u32 code_pair(u32 word) {
   }
 }
 
-// The same of 8-bit floats, of which each 16-bit float holds all.
+// Floats of 4 bits: sign, two of exponent, one of mantissa.
+struct f4e2m1 {};
+
+// The same of small floats, of which each 16-bit float holds all.
 template <class F>
 struct FloatPair {
   u32 word;
   int i;
   __device__ __forceinline__ float number(int second) const { return widen(F{u8(word >> (16 * i + 8 * second))}); }
+};
+// Moved to where a float has them, they are so many times too small; those without exponent are subnormal there too.
+template <>
+struct FloatPair<f4e2m1> {
+  u32 word;
+  int i;
+  __device__ __forceinline__ float number(int second) const {
+    const u32 bits = word >> (4 * i + 16 * second);
+    return __uint_as_float((bits & 8) << 28 | (bits & 7) << 22) * 0x1p126f;
+  }
 };
 template <class F>
 __device__ __forceinline__ FloatPair<F> codes(u32 word, int i) {
@@ -98,6 +111,12 @@ __device__ __forceinline__ FloatPair<F> codes(u32 word, int i) {
 }
 template <class T, int I, class F>
 __device__ __forceinline__ u32 code_pair(u32 word) {
+  if constexpr (same<F, f4e2m1>) {
+    constexpr int DIGITS = same<T, f16> ? 10 : 7, LEFT = DIGITS - 1 - 4 * I, POWER = same<T, f16> ? 14 : 126;
+    const u32 sign = word << (12 - 4 * I) & 0x80008000;
+    const u32 bits = ptx::and_xor(LEFT < 0 ? word >> (LEFT < 0 ? -LEFT : 0) : word << (LEFT < 0 ? 0 : LEFT), 0x00070007 << (DIGITS - 1), sign);
+    return ptx::mul_x2<T>(bits, ((POWER + (same<T, f16> ? 15 : 127)) << DIGITS) * 0x10001u);
+  }
   if constexpr (same<T, f16> && same<F, f8e5m2>) return ptx::bytes_of(word, 0, I == 0 ? 0x1404 : 0x3424);
 #ifdef MT_HAS_FLOAT8
   if constexpr (same<T, f16> && same<F, f8e4m3>) return ptx::f8e4m3x2_to_f16x2(u16(word >> 16 * I));

@@ -99,6 +99,12 @@ struct Supplier : RingMemory<SLOTS, SLOT_BYTES, WARPS> {
   __device__ __forceinline__ void bring(const void* from, u32 at) const {
     ptx::copy_async<BYTES>(ptx::shared_address(this->slot(asked % SLOTS)) + at, from);
   }
+  // The same of vector `number` of those that have the `bytes` at `first`; nothing if it has none of them.
+  template <int BYTES>
+  __device__ __forceinline__ void bring(const void* first, u32 bytes, u32 number, u32 at) const {
+    const u64 begin = reinterpret_cast<u64>(first), from = begin / BYTES * BYTES + number * BYTES;
+    if (from < begin + bytes) bring<BYTES>(reinterpret_cast<const void*>(from), at);
+  }
   // By all lanes: the slot has arrived only when what they brought has.
   __device__ __forceinline__ void brought() const { ptx::copy_async_arrive(this->full(asked % SLOTS)); }
   // Fills it: the first ROWS lanes each ask for `bytes` at their own `from`, which lie `pitch` bytes apart then.
