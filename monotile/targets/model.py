@@ -206,14 +206,20 @@ class Prefetch(_Family, frozen=True):
 
 
 class Streaming(_Family, frozen=True):
-    """Figures for the warp that fills a worker's ring, in latencies.
+    """Figures for the warp that fills a worker's ring, and for those that decode what it brings, in latencies.
 
     gather:  16 bytes by each of its lanes.
     bulk:    a bulk copy, whatever its size.
+    slot:    taking a slot and giving it back.
+    run:     beginning to decode what each lane of all warps takes at once.
+    pair:    decoding two codes of it.
     """
 
     gather: float
     bulk: float
+    slot: float
+    run: float
+    pair: float
 
 
 class CostModel(_Family, frozen=True):

@@ -303,6 +303,19 @@ def test_scales_that_are_not_aligned(
     assert (method.pieces > 1) is (columns > 10000)
 
 
+@pytest.mark.parametrize(
+    ("kind", "columns", "vectors"),
+    [("int4", 2880, 1), ("nf4", 1376, 9), wide("odd", 208, 1), wide("int4", 672, 4), wide("small floats", 1248, 16)],
+)  # fmt: skip
+def test_rows_that_end_within_a_block(kind: str, columns: int, vectors: int) -> None:
+    """The last block has fewer runs than lanes."""
+    torch.manual_seed(9)
+    model = Coded(kind, 150, columns, 32 if kind != "odd" else 16).half().eval()
+    fast = check(model, torch.randn(vectors, columns).half(), workers=2)
+    (method,) = methods(fast)
+    assert method.piece // method.run % 4
+
+
 class Rolled(nn.Module):
     """Many layers alike, with biases, gates and residuals."""
 

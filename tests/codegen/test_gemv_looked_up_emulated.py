@@ -20,7 +20,12 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++
 
 EXPERTS = 6
 # Whose copies take no time, as if rows were long.
-FREE = replace(SMALL, model=replace(SMALL.model, streaming=Streaming(gather=0.0, bulk=0.0)))
+FREE = replace(
+    SMALL,
+    model=replace(
+        SMALL.model, streaming=Streaming(gather=0.0, bulk=0.0, slot=0.0, run=0.0, pair=0.0)
+    ),
+)
 
 
 class Experts(nn.Module):

@@ -38,7 +38,7 @@ def write_tiles(
     w.write("mt::block_barrier();")
     fields = config(
         "GemvConfig", {}, vectors=many, elements=tiles.elements(found, method.run), run=method.run, warps=method.warps, parts=method.parts,
-        tiles=method.tiles, slots=-(-rows.count // method.slot_rows), pieces=method.pieces, blocks=method.piece // (4 * method.run), pitch=method.pitch,
+        tiles=method.tiles, slots=-(-rows.count // method.slot_rows), pieces=method.pieces, runs=method.piece // method.run, pitch=method.pitch,
         **taken,
     )  # fmt: skip
     w.write(f"mt::gemv_mma<{kind}, {fields}>(ring, vectors, decode, sums);")

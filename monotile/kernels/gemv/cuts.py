@@ -180,12 +180,11 @@ def _seconds(
     after = (steps - 1) * model.after_plain * rows * vectors
     finish = after / (target.flops["fma"] / 2 / target.workers)
     if isinstance(method, GemvMma):
-        nbytes = tiles.bytes_taken(found, method, rows, vectors)
+        loads = tiles.seconds(found, method, size, target)
     elif isinstance(method, GemvColumns):
-        nbytes = found.along.extent * method.row_bytes
+        loads = found.along.extent * method.row_bytes / target.worker_bandwidth
     else:
-        nbytes = rows * found.row_bytes
-    loads = nbytes / target.worker_bandwidth
+        loads = rows * found.row_bytes / target.worker_bandwidth
     if found.looked_up:
         loads = max(loads, _supply_seconds(found, method, rows, target)) + target.latency_seconds
     return target.latency_seconds + loads + finish

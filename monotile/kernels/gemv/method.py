@@ -140,6 +140,11 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
         return self.piece + (lines - self.piece) % 128
 
     @property
+    def blocks(self) -> int:
+        """Blocks of a piece. The last one of a row may have fewer runs than four."""
+        return -(-self.piece // (4 * self.run))
+
+    @property
     def slot_bytes(self) -> int:
         return self.side_at(len(self.sides))
 

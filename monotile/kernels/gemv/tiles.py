@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from monotile.analysis.affine import Affine, contiguous_run, offset
@@ -14,15 +15,18 @@ from monotile.kernels.common import cost
 from monotile.kernels.gemv.method import GemvMma, SlotOperand
 from monotile.kernels.gemv.pairs import in_pairs
 from monotile.kernels.gemv.problem import Problem
+from monotile.targets.model import fitted
 from monotile.targets.target import Target
 
 RUNS = (16, 8, 4)  # bytes that a lane decodes at once
 MOST_ELEMENTS = 32  # elements in these
 SLOT = 1 << 15  # bytes of a slot, about
 MOST_SLOT = 40 << 10
-TILES = {"chip": (2, 1), "memory": (4, 2, 1)}  # tiles of 8 rows that a warp processes at once
+TILES = (4, 2, 1)  # tiles of 8 rows that a warp processes at once
+PARTS = (8, 4, 2, 1)  # warps that share a row
 MOST_VECTORS = 64 << 10  # bytes of the vectors on chip
 ROW = 8  # rows of a tile
+COPIED = 16  # bytes that a bulk copy has a multiple of
 VECTORS = (4, 8, 16)  # bytes that a lane of the supplier can copy into a slot
 
 
@@ -68,8 +72,9 @@ def padded_rows(method: GemvMma, rows: int) -> int:
 
 def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
     """The layout of a task with `rows` rows."""
-    columns = found.along.extent
-    pitch = columns + (8 if vectors > 1 else 0)
+    pitch = 4 * method.blocks * method.pieces * elements(found, method.run) + (
+        8 if vectors > 1 else 0
+    )
     held = vectors * pitch * found.factor.dtype.itemsize if method.vectors == "chip" else 0
     at = cost.round_up(held, 128)
     many = padded_rows(method, rows)
@@ -97,10 +102,11 @@ def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
 
 
 def choose(found: Problem, vectors: int, rows: int, target: Target) -> GemvMma | None:
-    """The method for `rows` rows per task that reads the fewest bytes; None if there is none."""
+    """The fastest method for `rows` rows per task, of those alike that with the fewest copies; None if there is none."""
 
-    def taken(way: GemvMma) -> int:
-        return bytes_taken(found, way, rows, vectors)
+    def taken(way: GemvMma) -> tuple[float, int]:
+        copies = padded_rows(way, rows) * way.pieces
+        return round(seconds(found, way, (rows, vectors), target), 9), copies
 
     return min(ways(found, vectors, rows, target), key=taken, default=None)
 
@@ -109,17 +115,26 @@ def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[Ge
     """All methods for `rows` rows per task, the most promising first."""
     if "mma.sync" not in target.instructions:
         return
-    columns, warps = found.along.extent, target.threads // target.warp
-    for run in RUNS:
-        if not _fits(found, run):
-            continue
-        blocks = columns // (4 * elements(found, run))
-        parts = next((p for p in (8, 4, 2, 1) if p <= min(warps, blocks)), 1)
-        for tiles in TILES[_vectors(found, vectors)]:
+    warps = target.threads // target.warp
+    for run in (r for r in RUNS if _fits(found, r)):
+        for parts, tiles in product((p for p in PARTS if p <= warps), TILES):
             if tiles == 1 or rows > ROW * tiles // 2 * (warps // parts):
-                way = _cut(found, run, blocks, (parts, tiles), vectors, target)
+                way = _cut(found, run, (parts, tiles), vectors, target)
                 if way is not None:
                     yield way
+
+
+def seconds(found: Problem, method: GemvMma, size: tuple[int, int], target: Target) -> float:
+    """Seconds in which a task's weights arrive and are decoded, whichever takes longer. size: its rows and vectors."""
+    model, (rows, vectors) = fitted(target.model.streaming), size
+    runs = method.tiles * -(-method.blocks // method.parts)
+    decode = runs * (model.run + elements(found, method.run) // 2 * model.pair)
+    gathers = sum(-(-method.slot_rows * s.vectors // target.warp) for s in method.sides if s)
+    supply = method.slot_rows * model.bulk + gathers * model.gather
+    slots = padded_rows(method, rows) // method.slot_rows * method.pieces
+    worked = slots * max(supply, model.slot + decode) * target.latency_seconds
+    nbytes = bytes_taken(found, method, rows, vectors)
+    return max(worked, nbytes / target.worker_bandwidth)
 
 
 def _vectors(found: Problem, count: int) -> Literal["chip", "memory"]:
@@ -136,31 +151,40 @@ def _fits(found: Problem, run: int) -> bool:
     count = elements(found, run)
     sides = found.codes.sides if found.codes else ()
     shared = all(s.run % count == 0 for s in sides)
-    return 4 <= count <= MOST_ELEMENTS and shared and found.along.extent % (4 * count) == 0
+    return 4 <= count <= MOST_ELEMENTS and shared and found.along.extent % count == 0
 
 
 def _cut(
-    found: Problem, run: int, blocks: int, shares: tuple[int, int], vectors: int, target: Target
+    found: Problem, run: int, shares: tuple[int, int], vectors: int, target: Target
 ) -> GemvMma | None:
     """The method with pieces of rows such that a slot has about `SLOT` bytes. shares: warps that share a row, and tiles per warp."""
-    warps, (parts, tiles) = target.threads // target.warp, shares
+    warps, (parts, tiles), where = target.threads // target.warp, shares, _vectors(found, vectors)
     rows = ROW * tiles * (warps // parts)
     if rows > target.warp:
         return None
-    sizes = [b for b in range(1, blocks + 1) if blocks % b == 0 and b * 4 * run % 16 == 0]
-    fitting = [b for b in sizes if b * 4 * run * rows <= SLOT] or sizes[:1]
-    if not fitting or fitting[-1] * 4 * run * rows > MOST_SLOT:
+    sizes = _pieces(found, run, where)
+    fitting = [p for p in sizes if p * rows <= SLOT] or sizes[:1]
+    if not fitting or fitting[-1] * rows > MOST_SLOT or parts > -(-fitting[-1] // (4 * run)):
         return None
-    taken = fitting[-1]
-    pieces, piece = blocks // taken, taken * 4 * run
+    piece = fitting[-1]
+    pieces = found.row_bytes // piece
     sides = tuple(
         _slot_operand(found, s, found.along.extent // pieces)
         for s in (found.codes.sides if found.codes else ())
     )
-    where = _vectors(found, vectors)
     return GemvMma(
         found.second, warps, parts, tiles, pieces, piece, run, sides, where, decoding(found)
     )
+
+
+def _pieces(found: Problem, run: int, where: str) -> list[int]:
+    """Bytes of the pieces in which a row may come: whole blocks of four lanes, that the supplier can copy. A whole row may end within one,
+    as vectors on chip do."""
+    block, row = 4 * run, found.row_bytes
+    if row % block:
+        return [row] if where == "chip" and row % COPIED == 0 else []
+    blocks = row // block
+    return [b * block for b in range(1, blocks + 1) if blocks % b == 0 and b * block % COPIED == 0]
 
 
 def _slot_operand(found: Problem, side: Side, columns: int) -> SlotOperand | None:

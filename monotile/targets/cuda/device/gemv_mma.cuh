@@ -8,12 +8,12 @@ namespace mt {
 
 // vectors:      up to 16. ahead: whether a warp asks for those of the next block before it multiplies one. per, places: of `code_place`, where their elements
 //               are not yet in the order of the codes.
-// elements:     that a lane decodes at once, of `run` bytes. Four lanes have a block: so many columns of a row.
+// elements:     that a lane decodes at once, of `run` bytes. Four lanes have a block: so many columns of a row. In the last one, lanes may have none.
 // warps, parts: a worker's warps; those that share tiles of 8 rows, and take its blocks in turns. A warp has `tiles` of them at a time.
-// slots, pieces, blocks: slots of a task's rows; pieces in which each comes through the ring; blocks of a piece.
+// slots, pieces, runs: slots of a task's rows; pieces in which each comes through the ring; runs of a piece.
 // pitch:        bytes from row to row of a slot.
 struct GemvConfig {
-  int vectors, elements, run, warps, parts, tiles, slots, pieces, blocks, pitch;
+  int vectors, elements, run, warps, parts, tiles, slots, pieces, runs, pitch;
   bool ahead;
   int per;
   u32 places;
@@ -104,7 +104,8 @@ __device__ __forceinline__ void store_words(void* to, const Pack<T, N>& x) {
 // A sum takes longer than the products that a warp has time for until then: so a few are under way (CHAINS), which are added at the end.
 template <class T, GemvConfig C, class Ring, class Vectors, class Decode>
 __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, const Decode& decode, float* sums) {
-  constexpr int STEPS = C.elements / 4;
+  constexpr int STEPS = C.elements / 4, BLOCKS = ceil_div(C.runs, 4);
+  constexpr bool WHOLE = C.runs % 4 == 0;
   constexpr int M = C.vectors, GROUPS = ceil_div(M, 8), PAIRS = ceil_div(C.tiles, 2), SLOT_ROWS = 8 * C.tiles * (C.warps / C.parts);
   constexpr int CHAINS = min_of(STEPS, 4 / (PAIRS * GROUPS) > 1 ? 4 / (PAIRS * GROUPS) : 1);
   const int lane = threadIdx.x % 32, line = lane / 4, own = lane % 4;
@@ -113,7 +114,10 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, con
   Fragment next[GROUPS];
   auto take = [&](Fragment* to, int block) {
 #pragma unroll
-    for (int h = 0; h < GROUPS; ++h) to[h] = vectors(min_of(line + 8 * h, M - 1), block, own);
+    for (int h = 0; h < GROUPS; ++h) {
+      to[h] = vectors(min_of(line + 8 * h, M - 1), block, own);
+      if (!WHOLE && 4 * block + own >= C.runs) to[h] = {};
+    }
   };
   if constexpr (C.ahead) take(next, part);
 #pragma unroll 1
@@ -123,22 +127,22 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, con
     for (int piece = 0; piece < C.pieces; ++piece) {
       const u32 number = slot * C.pieces + piece;
       const char* const arrived = ring.await(number);
-      const char* const codes = arrived + (first + line) * C.pitch + own * C.run;
+      const char* const codes = arrived + (first + line) * C.pitch;
 #pragma unroll 2
-      for (int b = part; b < C.blocks; b += C.parts) {
-        const int block = piece * C.blocks + b;
+      for (int b = part; b < BLOCKS; b += C.parts) {
+        const int block = piece * BLOCKS + b, run = WHOLE ? 4 * b + own : min_of(4 * b + own, C.runs - 1);
         Fragment of_vectors[GROUPS];
         if constexpr (C.ahead) {
 #pragma unroll
           for (int h = 0; h < GROUPS; ++h) of_vectors[h] = ordered<C.per, C.places>(next[h]);
-          take(next, b + C.parts < C.blocks ? block + C.parts : part + (piece + 1 < C.pieces ? (piece + 1) * C.blocks : 0));
+          take(next, b + C.parts < BLOCKS ? block + C.parts : part + (piece + 1 < C.pieces ? (piece + 1) * BLOCKS : 0));
         } else {
           take(of_vectors, block);
         }
         auto decoded = [&](int tile) {
-          const auto read = load<C.run / 4>(reinterpret_cast<const u32*>(codes + tile * 8 * C.pitch + b * 4 * C.run));
+          const auto read = load<C.run / 4>(reinterpret_cast<const u32*>(codes + tile * 8 * C.pitch + run * C.run));
           const int of_slot = first + tile * 8 + line;
-          return decode(read, GemvRun{arrived, slot * SLOT_ROWS + of_slot, block * 4 + own, of_slot, b * 4 + own});
+          return decode(read, GemvRun{arrived, slot * SLOT_ROWS + of_slot, piece * C.runs + run, of_slot, run});
         };
 #pragma unroll
         for (int p = 0; p < PAIRS; ++p) {
