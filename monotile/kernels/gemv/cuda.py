@@ -12,9 +12,9 @@ from monotile.ir.expr import Axis, Expr, idx, mul
 from monotile.kernels.common.cuda_threads import region
 from monotile.kernels.gemv import cuda_columns, cuda_dots, cuda_mma
 from monotile.kernels.gemv.cuda_decode_operands import copy_sides, load_sides, prefetch_sides
+from monotile.kernels.gemv.cuda_rows import write_rows
 from monotile.kernels.gemv.cuda_tasks import (
     TaskRows,
-    row_of_slot,
     task_rows,
     write_early,
     write_finish,
@@ -71,19 +71,16 @@ def write_supply(e: BlockEmitter, site: Site) -> None:
         if isinstance(method, GemvColumns):
             cuda_columns.write_rows(e, rows)
         else:
-            _write_rows(e, rows, method)
+            column = _column(e, rows, method)
+            copy_sides(e, rows, column)
+            write_rows(e, rows, column)
 
 
-def _write_rows(e: BlockEmitter, rows: TaskRows, method: Gemv | GemvMma) -> None:
-    w, each, shared, along = e.writer, method.slot_rows, method.row_slots, rows.found.along
-    column: Expr = idx(0)
-    if shared > 1:
-        w.write(f"const idx piece = slot % {shared};")
-        w.define("piece")
-        column = mul(Axis("piece", shared), idx(along.extent // shared))
-    copy_sides(e, rows, column)
-    own = f"mt_min_idx(threadIdx.x % 32, {each - 1})"
-    at = row_of_slot(e, rows, own) | {along.name: column}
-    address, size = e.address_of(rows.found.matrix, at), rows.found.row_bytes // shared
-    pitch = size if isinstance(method, Gemv) else method.pitch
-    w.write(f"ring.ask<{each}>({address}, {size}, {pitch});")
+def _column(e: BlockEmitter, rows: TaskRows, method: Gemv | GemvMma) -> Expr:
+    """The first column of the slot's piece of each row."""
+    shared, along = method.row_slots, rows.found.along
+    if shared == 1:
+        return idx(0)
+    e.writer.write(f"const idx piece = slot % {shared};")
+    e.writer.define("piece")
+    return mul(Axis("piece", shared), idx(along.extent // shared))

@@ -180,11 +180,12 @@ def _seconds(
     after = (steps - 1) * model.after_plain * rows * vectors
     finish = after / (target.flops["fma"] / 2 / target.workers)
     if isinstance(method, GemvMma):
-        loads = tiles.seconds(found, method, size, target)
+        nbytes = tiles.bytes_taken(found, method, rows, vectors)
     elif isinstance(method, GemvColumns):
-        loads = found.along.extent * method.row_bytes / target.worker_bandwidth
+        nbytes = found.along.extent * method.row_bytes
     else:
-        loads = rows * found.row_bytes / target.worker_bandwidth
+        nbytes = rows * found.row_bytes
+    loads = nbytes / target.worker_bandwidth
     if found.looked_up:
         loads = max(loads, _supply_seconds(found, method, rows, target)) + target.latency_seconds
     return target.latency_seconds + loads + finish

@@ -135,7 +135,10 @@ class GemvMma(Method, Frozen, frozen=True, tag="gemv_mma"):
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row of a slot, such that lanes of neighbouring rows have no bank conflicts."""
+        """Bytes from row to row of a slot. Whole rows lie as memory has them, so that one copy brings several; pieces such that lanes of
+        neighbouring rows have no bank conflicts."""
+        if self.pieces == 1:
+            return self.piece
         lines = 4 * self.run
         return self.piece + (lines - self.piece) % 128
 

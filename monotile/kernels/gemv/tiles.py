@@ -125,16 +125,17 @@ def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[Ge
 
 
 def seconds(found: Problem, method: GemvMma, size: tuple[int, int], target: Target) -> float:
-    """Seconds in which a task's weights arrive and are decoded, whichever takes longer. size: its rows and vectors."""
+    """Seconds in which a task's weights arrive and are decoded, one after the other. size: its rows and vectors."""
     model, (rows, vectors) = fitted(target.model.streaming), size
     runs = method.tiles * -(-method.blocks // method.parts)
     decode = runs * (model.run + elements(found, method.run) // 2 * model.pair)
     gathers = sum(-(-method.slot_rows * s.vectors // target.warp) for s in method.sides if s)
-    supply = method.slot_rows * model.bulk + gathers * model.gather
+    copies = 1 if method.pieces == 1 else method.slot_rows
+    supply = copies * model.bulk + gathers * model.gather
     slots = padded_rows(method, rows) // method.slot_rows * method.pieces
     worked = slots * max(supply, model.slot + decode) * target.latency_seconds
     nbytes = bytes_taken(found, method, rows, vectors)
-    return max(worked, nbytes / target.worker_bandwidth)
+    return worked + nbytes / target.worker_bandwidth
 
 
 def _vectors(found: Problem, count: int) -> Literal["chip", "memory"]:

@@ -117,6 +117,19 @@ struct Supplier : RingMemory<SLOTS, SLOT_BYTES, WARPS> {
     if (lane < ROWS)
       ptx::copy_bulk(ptx::shared_address(this->slot(s)) + lane * pitch, from, bytes, this->full(s), policy);
   }
+  // Fills it with neighbouring rows: each of the first COPIES lanes asks for `bytes` at its own `from`, or for none, for byte `at`.
+  template <int COPIES>
+  __device__ __forceinline__ void ask_blocks(const void* from, u32 bytes, u32 at) {
+    const u32 s = asked++ % SLOTS, lane = threadIdx.x % 32;
+    const u32 own = lane < COPIES ? bytes : 0;
+    u32 all = own;
+#pragma unroll
+    for (int other = 1; other < COPIES; other *= 2) all += __shfl_xor_sync(~0u, all, other);
+    __syncwarp();  // what any lane brought is awaited
+    if (lane == 0) ptx::arrival_expect(this->full(s), all);
+    __syncwarp();
+    if (own > 0) ptx::copy_bulk(ptx::shared_address(this->slot(s)) + at, from, own, this->full(s), policy);
+  }
   // Fills it with ROWS rows of PACKS times 16 bytes, which lie `step` bytes apart. Lane i brings pack i % PACKS of row i / PACKS, which
   // is at its own `from`, and of every so manyth row from there on.
   template <int ROWS, int PACKS>
