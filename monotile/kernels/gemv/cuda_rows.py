@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from monotile.analysis.affine import Affine, affine
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range
-from monotile.ir.expr import Expr, Load, axes_of, idx, loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads, substitute
 from monotile.kernels.common.cuda_threads import placed
 from monotile.kernels.gemv.cuda_tasks import TaskRows, alone, in_task, row_of_slot
 from monotile.kernels.gemv.method import Gemv, GemvMma
@@ -69,14 +70,19 @@ def _blocks(e: BlockEmitter, rows: TaskRows) -> _Blocks | None:
     """The largest blocks; None if neighbouring rows lie apart."""
     matrix, found = rows.found.matrix, None
     at = placed(rows.point, alone(rows)) | {rows.found.along.name: idx(0)}
-    looked_up = [substitute(i, at) for i in matrix.index if loads(i)]
-    # What is looked up is the same for all rows of a task, where it depends on none of them.
-    steady = Load(matrix.tensor, tuple(idx(0) if loads(i) else i for i in matrix.index))
     together, row = 1, rows.found.row_bytes // matrix.dtype.itemsize
     for r in reversed([r for r in rows.ranges if r.variable.extent > 1]):
-        step = e.steps(steady, at, [r.variable])
-        if step != (together * row,) or any(r.variable in axes_of(i) for i in looked_up):
+        index = tuple(_without_looked_up(substitute(i, at), r.variable) for i in matrix.index)
+        step = e.steps(Load(matrix.tensor, index), {}, [r.variable])
+        if step != (together * row,):
             break
         found = _Blocks(together * r.variable.extent, together, r)
         together = found.rows
     return found
+
+
+def _without_looked_up(index: Expr, variable: Axis) -> Expr:
+    """`index` less terms that are looked up, the same for all values of `variable`."""
+    terms = affine(index).terms
+    same = [t for t in terms if loads(t[0]) and variable not in axes_of(t[0])]
+    return (affine(index) + Affine(tuple(same)).scale(-1)).expr

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from monotile.analysis.streaming import VECTOR
+from monotile.ir.expr import axes_of, loads
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft
@@ -30,7 +31,7 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
         return
     names = tuple(s.out.name for s in group.steps[0])
     vectors = math.prod(anchor.axes[p].extent for p in found.m)
-    for apart in _ways_apart(found):
+    for apart in _ways_apart(found, anchor):
         dims = [Dim((p,), anchor.axes[p].extent, 1, k) for k, p in enumerate(apart)]
         several = [d.extent for d in dims]
         together = tuple(p for p in found.n if p not in apart)
@@ -52,8 +53,13 @@ def cut(group: Group, context: Context) -> Iterator[Draft]:
         return
 
 
-def _ways_apart(found: Problem) -> Iterator[tuple[int, ...]]:
-    """The axes of which a task has one position each: those that it must, or also all that are not neighbours in memory."""
+def _ways_apart(found: Problem, anchor: Compute | Scatter) -> Iterator[tuple[int, ...]]:
+    """The axes of which a task has one position each: those that it must; before them also those whose position is looked up, so that rows
+    of whole matrices are neighbours; behind them also all that are not neighbours in memory."""
+    looked_up = {a for i in found.matrix.index for x in loads(i) for a in axes_of(x)}
+    each = tuple(p for p in found.wide if p in found.apart or anchor.axes[p] in looked_up)
+    if not found.across and set(each) > set(found.apart):
+        yield each
     yield found.apart
     if found.across and found.wide[:-1] != found.apart:
         yield found.wide[:-1]
