@@ -1,7 +1,9 @@
 """Elements beyond a size that may be infinite or NaN: a kernel computes them, although nobody asks for them, and there a quotient may be by a sum of nothing,
-and a logarithm that of 0. Such an element times 0 is not 0."""
+and a logarithm that of 0. Such an element times 0 is not 0. Where a size is 0, all elements are beyond it, and their maximum, which a softmax subtracts, is
+infinite."""
 
 from monotile.analysis.dead import Given, value_where
+from monotile.frontends.torch.sizes.size import Size
 from monotile.ir.expr import (
     Axis,
     Binary,
@@ -13,6 +15,7 @@ from monotile.ir.expr import (
     SymbolicNumber,
     Unary,
     axes_of,
+    loads,
     walk,
 )
 from monotile.ir.program import Compute
@@ -24,15 +27,25 @@ class Poles:
     def __init__(self) -> None:
         self._dims = dict[str, set[int]]()  # by tensor, where its elements beyond may be poles
         self._positive = set[str]()  # tensors
+        self._of_nothing = dict[
+            str, set[str]
+        ]()  # by tensor, the symbols of sizes that it was reduced along and that may be 0
 
     def within(self, body: Expr, a: Axis, given: Given) -> bool:
         """Whether elements of `body` beyond the size of `a` may be poles. given: the known values there."""
-        return any(self._is_pole(x, a, given) for x in walk(body))
+        n = a.extent
+        nothing = _symbols(n) if isinstance(n, Size) and not n.low else set[str]()
+        return any(self._is_pole(x, a, given) or self._is_of(x, nothing) for x in walk(body))
 
     def learn(self, c: Compute, dims: set[int]) -> None:
         """dims: the dimensions of its result beyond whose sizes are poles."""
         if dims:
             self._dims[c.out.name] = dims
+        sizes = [a.extent for a in c.reduce if isinstance(a.extent, Size) and not a.extent.low]
+        empty = set[str]().union(*map(_symbols, sizes)) if c.out.dtype.is_float else set[str]()
+        empty.update(*(self._of_nothing.get(x.tensor.name, ()) for x in loads(c.body)))
+        if empty:
+            self._of_nothing[c.out.name] = empty
         if c.combiner in (None, "sum", "max", "min", "prod") and self._is_positive(c.body):
             self._positive.add(c.out.name)
 
@@ -47,6 +60,12 @@ class Poles:
             case _:
                 return False
 
+    def _is_of(self, x: Expr, symbols: set[str]) -> bool:
+        """Whether `x` was computed from a reduction along a size of these symbols."""
+        return isinstance(x, Load) and not symbols.isdisjoint(
+            self._of_nothing.get(x.tensor.name, ())
+        )
+
     def _is_positive(self, x: Expr) -> bool:
         """Whether it is positive by its form, as a sum of exponentials, or a norm with an epsilon."""
         match x:
@@ -60,6 +79,10 @@ class Poles:
                 return t.name in self._positive
             case _:
                 return False
+
+
+def _symbols(n: Size) -> set[str]:
+    return {str(s) for s in n.expr.free_symbols}
 
 
 def _number(x: Expr) -> float:
