@@ -6,6 +6,7 @@ equal up to the next fork; the rest of both is put between markers there (`marke
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.torch.branches.markers import branch, fork, join
+from monotile.frontends.torch.branches.unequal_sizes import UnequalSizes
 from monotile.frontends.torch.numbers.returned_numbers import note_chosen
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.rewriting.lifted import with_graph
@@ -144,9 +146,9 @@ class _Merged:
         ways = list[list[Any]]()
         begin = self._mark(branch, mark, test, 0)
         ways.append(self._write((*prefix, True), written))
-        self._mark(branch, mark, test, 1)
+        middle = self._mark(branch, mark, test, 1)
         ways.append(self._write((*prefix, False), written))
-        self._mark(branch, mark, test, 2)
+        end = self._mark(branch, mark, test, 2)
         structures = [self._structure((*prefix, answer)) for answer in (True, False)]
         if structures[0] != structures[1] or len(ways[0]) != len(ways[1]):
             raise CaptureError(
@@ -155,7 +157,10 @@ class _Merged:
                 + ": return the same tuples,"
                 " lists and dicts in both"
             )
-        return [self._choose(mark, begin, x, y) for x, y in zip(*ways, strict=True)]
+        sizes = UnequalSizes(self._graph, (middle, end))
+        pairs = [sizes.padded(k, *pair) for k, pair in enumerate(zip(*ways, strict=True))]
+        choose = partial(self._choose, mark, begin)
+        return sizes.selected([choose(*pair) for pair in pairs], choose)
 
     def _structure(self, prefix: Answers) -> Any:
         exported = next(e for c, e in self._paths.items() if c[: len(prefix)] == prefix)

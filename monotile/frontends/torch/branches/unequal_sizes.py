@@ -1,0 +1,183 @@
+"""Results of two branches that differ in sizes, as `return boxes[:0]` and `return boxes[kept]`.
+
+In its branch each result is padded to the largest size that either may have, and its own size is a further result. After the branches, the elements
+within the size of the branch that was taken are selected, so that the result has a data-dependent size.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+from torch.fx.node import map_arg
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+from monotile.frontends.torch.lower.data_dependent import SELECTING
+
+Choose = Callable[[Any, Any], Any]  # the marker that joins two nodes
+aten = torch.ops.aten
+_Key = tuple[str, str, int]  # both sizes, and the largest
+
+
+class UnequalSizes:
+    """ends: the markers after each branch in `graph`."""
+
+    def __init__(self, graph: fx.Graph, ends: tuple[fx.Node, fx.Node]) -> None:
+        self._graph, self._ends = graph, ends
+        self._sizes = dict[_Key, tuple[fx.Node, fx.Node]]()
+        self._cut = dict[int, list[tuple[int, _Key]]]()
+
+    def padded(self, number: int, then: Any, otherwise: Any) -> tuple[Any, Any]:
+        """Result `number` of each branch, padded if the two differ only in sizes that have bounds; else as they are."""
+        ways = (then, otherwise)
+        if not all(map(_is_tensor, ways)):
+            return ways
+        values: list[torch.Tensor] = [x.meta["val"] for x in ways]
+        if len({(x.ndim, x.dtype, x.device) for x in values}) > 1:
+            return ways
+        unequal = [d for d, n in enumerate(zip(*(x.shape for x in values), strict=True)) if not _are_equal(*n)]  # fmt: skip
+        if not unequal:
+            return ways
+        bounds = [_bounds(x) for x in ways]
+        largest = [max(own[d] for own in bounds) for d in range(values[0].ndim)]
+        if not all(math.isfinite(largest[d]) for d in unequal):
+            return ways
+        self._cut[number] = [(d, self._key(ways, d, int(largest[d]))) for d in unequal]
+        shape = {d: int(largest[d]) for d in unequal}
+        return self._padded(0, then, shape), self._padded(1, otherwise, shape)
+
+    def selected(self, chosen: Sequence[Any], choose: Choose) -> list[Any]:
+        """The joined results `chosen`, those that were padded within their sizes."""
+        counts = {key: choose(*sizes) for key, sizes in self._sizes.items()}
+        places = {key: self._places(count, key[2]) for key, count in counts.items()}
+        found = list(chosen)
+        for number, cut in self._cut.items():
+            for d, key in cut:
+                found[number] = self._call(
+                    aten.index.Tensor, found[number], [*[None] * d, places[key]]
+                )
+        return found
+
+    def _key(self, ways: Sequence[fx.Node], d: int, most: int) -> _Key:
+        """The key of the sizes of dimension `d`, which become further results of the branches."""
+        then, otherwise = (str(x.meta["val"].shape[d]) for x in ways)
+        key = (then, otherwise, most)
+        if key not in self._sizes:
+            sizes: list[fx.Node] = []
+            for x, end in zip(ways, self._ends, strict=True):
+                with self._graph.inserting_before(end):
+                    given = ([], self._size(x, d))
+                    node = self._graph.call_function(aten.full.default, given, {"dtype": torch.int64, "device": x.meta["val"].device})  # fmt: skip
+                node.meta = dict(end.meta) | {"val": self._new(x, (), torch.int64)}
+                sizes.append(node)
+            self._sizes[key] = (sizes[0], sizes[1])
+        return key
+
+    def _padded(self, k: int, x: fx.Node, shape: dict[int, int]) -> fx.Node:
+        value, end = x.meta["val"], self._ends[k]
+        amounts = list[Any]()
+        with self._graph.inserting_before(end):
+            for d in reversed(range(value.ndim)):
+                amounts += [0, self._room(x, d, shape[d]) if d in shape else 0]
+            made = self._graph.call_function(aten.constant_pad_nd.default, (x, amounts))
+        sizes = [shape.get(d, n) for d, n in enumerate(value.shape)]
+        made.meta = dict(end.meta) | {"val": self._new(x, sizes, value.dtype)}
+        return made
+
+    def _room(self, x: fx.Node, d: int, most: int) -> Any:
+        """How many elements are missing to `most`."""
+        n, size = x.meta["val"].shape[d], self._size(x, d)
+        if isinstance(size, int):
+            return most - size
+        made = self._graph.call_function(operator.sub, (most, size))
+        made.meta = {"val": most - n}
+        return made
+
+    def _size(self, x: fx.Node, d: int) -> Any:
+        n = x.meta["val"].shape[d]
+        if isinstance(n, int):
+            return n
+        made = self._graph.call_function(aten.sym_size.int, (x, d))
+        made.meta = {"val": n}
+        return made
+
+    def _places(self, count: fx.Node, most: int) -> fx.Node:
+        """int64 [size]: 0, 1, ..."""
+        numbers = self._call(aten.arange.default, most, like=count)
+        mask = self._call(aten.lt.Tensor, numbers, count)
+        return self._call(aten.squeeze.dim, self._call(aten.nonzero.default, mask), 1)
+
+    def _call(self, op: Any, *args: Any, like: fx.Node | None = None) -> fx.Node:
+        """A node at the end of the graph, with the value that PyTorch gives it."""
+        given = map_arg(args, lambda n: n.meta["val"])
+        first = like or next(x for x in args if isinstance(x, fx.Node))
+        options = {"dtype": torch.int64, "device": first.meta["val"].device} if like else {}
+        mode: Any = detect_fake_mode([first.meta["val"]])
+        made = self._graph.call_function(op, args, options)
+        with mode:
+            made.meta = dict(self._ends[1].meta) | {"val": op(*given, **options)}
+        return made
+
+    def _new(self, x: fx.Node, shape: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+        value = x.meta["val"]
+        mode: Any = detect_fake_mode([value])
+        with mode:
+            return torch.empty(tuple(shape), dtype=dtype, device=value.device)
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are the same number, or the same symbolic size of the call."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if isinstance(a, int) or isinstance(b, int):
+        return False
+    return a.node.expr == b.node.expr and not any(str(s).startswith("u") for s in a.node.expr.free_symbols)  # fmt: skip
+
+
+def _bounds(x: fx.Node) -> list[float]:
+    """The largest size of each dimension, infinite where nothing bounds it."""
+    todo, before = [x], set[fx.Node]()
+    while todo:
+        node = todo.pop()
+        if node not in before:
+            before.add(node)
+            todo += node.all_input_nodes
+    found = dict[str, float]()
+    for node in sorted(before):
+        if str(node.target).rpartition(".")[0] in SELECTING:
+            _admit(node, found)
+    return [_most(n, found) for n in x.meta["val"].shape]
+
+
+def _admit(node: fx.Node, found: dict[str, float]) -> None:
+    """Adds the bound of the size that the operator's mask decides."""
+    given: list[torch.Tensor] = [n.meta["val"] for n in node.all_input_nodes]
+    masks = [x for x in given[1:] if x.dtype in (torch.bool, torch.uint8)]
+    shape = torch.broadcast_shapes(*(x.shape for x in given)) if "masked" in str(node.target) else (masks or given)[0].shape  # fmt: skip
+    most = math.prod(_most(n, found) for n in shape)
+    for n in node.meta["val"].shape:
+        if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol:
+            found.setdefault(str(n.node.expr), most)
+
+
+def _most(n: Any, found: dict[str, float]) -> float:
+    """The bound of a size, given those of some symbols."""
+    if isinstance(n, int):
+        return n
+    known: dict[Any, Any] = n.node.shape_env.var_to_range
+    ranges = dict[Any, ValueRanges[Any]]()
+    for s in n.node.expr.free_symbols:
+        stated = float(known[s].upper) if s in known else math.inf
+        ranges[s] = ValueRanges(0, int(min(stated, found.get(str(s), math.inf), _UNBOUNDED)))
+    upper = float(bound_sympy(n.node.expr, ranges).upper)
+    return upper if upper < _UNBOUNDED else math.inf
+
+
+_UNBOUNDED = 1 << 40  # the bound that PyTorch gives a size of which it knows none is larger
