@@ -251,6 +251,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         return b.constant(to_numpy(maker(*args, **kwargs)))
     if len(results) == 1 and _is_empty(results[0]):
         found = b.result(lambda *_: const(0, b.dtype))  # no elements, nothing to compute
+        found = (found,) if isinstance(value, list | tuple) else found
     else:
         assert lowering is not None
         found = _applied(lowering, b, node, args, kwargs)

@@ -15,7 +15,7 @@ from torch._guards import detect_fake_mode
 from torch.fx.node import map_arg
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from monotile.frontends.torch.lower.data_dependent import SELECTING
+from monotile.frontends.torch.lower.data_dependent import SELECTING, selected_from
 
 Choose = Callable[[Any, Any], Any]  # the marker that joins two nodes
 aten = torch.ops.aten
@@ -151,17 +151,18 @@ def _bounds(x: fx.Node) -> list[float]:
             todo += node.all_input_nodes
     found = dict[str, float]()
     for node in sorted(before):
-        if str(node.target).rpartition(".")[0] in SELECTING:
-            _admit(node, found)
+        op = str(node.target).rpartition(".")[0]
+        if op in SELECTING:
+            _admit(node, op, found)
     return [_most(n, found) for n in x.meta["val"].shape]
 
 
-def _admit(node: fx.Node, found: dict[str, float]) -> None:
+def _admit(node: fx.Node, op: str, found: dict[str, float]) -> None:
     """Adds the bound of the size that the operator's mask decides."""
     given: list[torch.Tensor] = [n.meta["val"] for n in node.all_input_nodes]
-    masks = [x for x in given[1:] if x.dtype in (torch.bool, torch.uint8)]
-    shape = torch.broadcast_shapes(*(x.shape for x in given)) if "masked" in str(node.target) else (masks or given)[0].shape  # fmt: skip
-    most = math.prod(_most(n, found) for n in shape)
+    bounds = [[_most(n, found) for n in x.shape] for x in given]
+    masks = [x.dtype in (torch.bool, torch.uint8) for x in given]
+    most = math.prod(selected_from(op, list(zip(bounds, masks, strict=True))))
     for n in node.meta["val"].shape:
         if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol:
             found.setdefault(str(n.node.expr), most)
