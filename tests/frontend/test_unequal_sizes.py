@@ -60,7 +60,33 @@ def reselected(x: T) -> T:
     return more
 
 
-@pytest.mark.parametrize("function", [cut, transposed, selected, best, twice, reselected])
+def strongest(x: T) -> list[tuple[T, T]]:
+    """Keypoints of two images, each with a choice of its own; the paths name their sizes independently."""
+    found = list[tuple[T, T]]()
+    for row in x.reshape(2, 12):
+        at, score = (row > 0).nonzero().squeeze(1), row[row > 0]
+        if score.numel() > 3:
+            least = -torch.kthvalue(-score, 3)[0]
+            kept = score >= least
+            at, score = at[kept], score[kept]
+        found.append((at, score))
+    return found
+
+
+def either(x: T) -> T:
+    """Selections of both branches that have one name for their size."""
+    kept = list[T]()
+    if x.sum() > 0:
+        kept.append(x[x > 0.5].cumsum(0))
+    else:
+        kept.append(x[x < -0.5].cumsum(0))
+    return kept[0]
+
+
+FUNCTIONS = [cut, transposed, selected, best, twice, reselected, strongest, either]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_result_has_the_size_of_the_branch_taken(function: Callable[[T], Any]) -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 4)

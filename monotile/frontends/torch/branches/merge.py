@@ -20,10 +20,11 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.torch.branches.markers import branch, fork, join
-from monotile.frontends.torch.branches.unequal_sizes import UnequalSizes
+from monotile.frontends.torch.branches.unequal_sizes import UnequalSizes, reserve_symbols
 from monotile.frontends.torch.numbers.returned_numbers import note_chosen
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.rewriting.lifted import with_graph
@@ -37,14 +38,37 @@ def merge(paths: Mapping[Answers, ExportedProgram]) -> ExportedProgram:
     if len(paths) == 1:
         (exported,) = paths.values()
         return exported
+    for exported in paths.values():
+        _drop_facts(exported.graph)
     first, *others = paths.values()
     for exported in others:
         _adopt(exported, detect_fake_mode(_values(first.graph)))
+    reserve_symbols([e.graph for e in paths.values()])
     return _Merged(paths).exported()
 
 
 def _values(graph: fx.Graph) -> list[Any]:
     return [n.meta.get("val") for n in graph.nodes]
+
+
+def _drop_facts(graph: fx.Graph) -> None:
+    """Erases assertions about data-dependent sizes: PyTorch writes them where a size is defined, which both paths share, though one alone may need them."""
+    for node in reversed(graph.nodes):
+        value = node.meta.get("val")
+        fact = node.target is torch.ops.aten._assert_scalar.default and _of_data(node.args[0])
+        dead = isinstance(value, torch.SymBool) or (
+            isinstance(value, torch.SymInt) and node.target is not torch.ops.aten.sym_size.int
+        )
+        if fact or (dead and not node.users and node.op == "call_function"):
+            graph.erase_node(node)
+
+
+def _of_data(x: Any) -> bool:
+    """Whether a condition depends on data-dependent sizes."""
+    value = x.meta.get("val") if isinstance(x, fx.Node) else x
+    return isinstance(value, torch.SymBool) and any(
+        symbol_is_type(s, SymT.UNBACKED_INT) for s in value.node.expr.free_symbols
+    )
 
 
 def _adopt(exported: ExportedProgram, mode: Any) -> None:
@@ -157,7 +181,7 @@ class _Merged:
                 + ": return the same tuples,"
                 " lists and dicts in both"
             )
-        sizes = UnequalSizes(self._graph, (middle, end))
+        sizes = UnequalSizes(self._graph, (middle, end), written)
         pairs = [sizes.padded(k, *pair) for k, pair in enumerate(zip(*ways, strict=True))]
         choose = partial(self._choose, mark, begin)
         return sizes.selected([choose(*pair) for pair in pairs], choose)

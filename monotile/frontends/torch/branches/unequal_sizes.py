@@ -6,15 +6,18 @@ within the size of the branch that was taken are selected, so that the result ha
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch._guards import detect_fake_mode
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
+from monotile.errors import CaptureError
 from monotile.frontends.torch.lower.data_dependent import SELECTING, selected_from
 
 Choose = Callable[[Any, Any], Any]  # the marker that joins two nodes
@@ -22,13 +25,39 @@ aten = torch.ops.aten
 _Key = tuple[str, str, int]  # both sizes, and the largest
 
 
-class UnequalSizes:
-    """ends: the markers after each branch in `graph`."""
+def reserve_symbols(graphs: Sequence[fx.Graph]) -> None:
+    """Makes further symbols of the first graph's sizes other ones than those of all graphs, which have named theirs independently."""
+    taken = {k for graph in graphs for n in _sizes(graph.nodes) for k in _numbers(n)}
+    if taken and (mode := detect_fake_mode([n.meta.get("val") for n in graphs[0].nodes])):
+        env: Any = mode.shape_env
+        with env.ignore_fresh_unbacked_symbols():
+            while max(_numbers(env.create_unbacked_symint())) < max(taken):
+                pass
 
-    def __init__(self, graph: fx.Graph, ends: tuple[fx.Node, fx.Node]) -> None:
+
+def _sizes(nodes: Iterable[fx.Node]) -> Iterator[torch.SymInt]:
+    """The symbolic sizes of what `nodes` give."""
+    values = pytree.tree_leaves([n.meta.get("val") for n in nodes])
+    found = (n for x in values for n in (x.shape if isinstance(x, torch.Tensor) else (x,)))
+    return (n for n in found if isinstance(n, torch.SymInt))
+
+
+def _numbers(n: torch.SymInt) -> set[int]:
+    """The numbers in the names of its data-dependent symbols."""
+    symbols: Any = n.node.expr.free_symbols
+    return {int(str(s)[1:]) for s in symbols if symbol_is_type(s, SymT.UNBACKED_INT)}
+
+
+class UnequalSizes:
+    """ends: the markers after each branch in `graph`. before: the nodes before both, whose symbols the branches share."""
+
+    def __init__(
+        self, graph: fx.Graph, ends: tuple[fx.Node, fx.Node], before: Sequence[fx.Node | None]
+    ) -> None:
         self._graph, self._ends = graph, ends
         self._sizes = dict[_Key, tuple[fx.Node, fx.Node]]()
         self._cut = dict[int, list[tuple[int, _Key]]]()
+        self._shared = {k for n in _sizes(n for n in before if n) for k in _numbers(n)}
 
     def padded(self, number: int, then: Any, otherwise: Any) -> tuple[Any, Any]:
         """Result `number` of each branch, padded if the two differ only in sizes that have bounds; else as they are."""
@@ -38,16 +67,24 @@ class UnequalSizes:
         values: list[torch.Tensor] = [x.meta["val"] for x in ways]
         if len({(x.ndim, x.dtype, x.device) for x in values}) > 1:
             return ways
-        unequal = [d for d, n in enumerate(zip(*(x.shape for x in values), strict=True)) if not _are_equal(*n)]  # fmt: skip
+        unequal = [d for d, n in enumerate(zip(*(x.shape for x in values), strict=True)) if not self._are_equal(*n)]  # fmt: skip
         if not unequal:
             return ways
         bounds = [_bounds(x) for x in ways]
         largest = [max(own[d] for own in bounds) for d in range(values[0].ndim)]
         if not all(math.isfinite(largest[d]) for d in unequal):
-            return ways
+            raise CaptureError(
+                "the size of a result differs between the branches of an `if` on a tensor, and nothing bounds it"
+            )
         self._cut[number] = [(d, self._key(ways, d, int(largest[d]))) for d in unequal]
         shape = {d: int(largest[d]) for d in unequal}
         return self._padded(0, then, shape), self._padded(1, otherwise, shape)
+
+    def _are_equal(self, a: Any, b: Any) -> bool:
+        """Whether two sizes are the same number, or the same symbolic size."""
+        if isinstance(a, int) or isinstance(b, int):
+            return isinstance(a, int) and isinstance(b, int) and a == b
+        return a.node.expr == b.node.expr and _numbers(a) <= self._shared
 
     def selected(self, chosen: Sequence[Any], choose: Choose) -> list[Any]:
         """The joined results `chosen`, those that were padded within their sizes."""
@@ -130,15 +167,6 @@ class UnequalSizes:
 
 def _is_tensor(x: Any) -> bool:
     return isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor)
-
-
-def _are_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same number, or the same symbolic size of the call."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
-    if isinstance(a, int) or isinstance(b, int):
-        return False
-    return a.node.expr == b.node.expr and not any(str(s).startswith("u") for s in a.node.expr.free_symbols)  # fmt: skip
 
 
 def _bounds(x: fx.Node) -> list[float]:
