@@ -83,7 +83,25 @@ def either(x: T) -> T:
     return kept[0]
 
 
-FUNCTIONS = [cut, transposed, selected, best, twice, reselected, strongest, either]
+def checked(x: T) -> T:
+    """A path that checks a size, which PyTorch then writes in another form before the choice."""
+    y, kept = x[x > 0], list[T]()
+    if y.shape[0] != 0:
+        torch._check(y.shape[0] != 0)
+        kept.append(y.mean())
+    else:
+        kept.append(y.sum())
+    return kept[0]
+
+
+def halves(x: T) -> T:
+    """As LoFTR's."""
+    y = x[x > 0]
+    a, b = torch.cat([y, y * 2]).chunk(2)
+    return a + b
+
+
+FUNCTIONS = [checked, halves, cut, transposed, selected, best, twice, reselected, strongest, either]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
