@@ -144,3 +144,18 @@ def test_a_path_that_is_exported_twice() -> None:
     for n in (1, 3, 10):
         for x in (torch.rand(n, 4), -torch.rand(n, 4)):
             torch.testing.assert_close(compiled(x), chosen(x))
+
+
+def resized(x: T) -> tuple[T, ...]:
+    y = x[x > 0]
+    n = y.shape[0]
+    rows = [torch.nn.functional.interpolate(y[None, None], 4, mode=m)[0, 0] for m in ("nearest", "linear")]  # fmt: skip
+    return (*rows, torch.linspace(0, 1, 3) * n**0.5, torch.full((2,), n / 3), y - (n - 1) / 2)
+
+
+def test_fractions_of_data_dependent_sizes() -> None:
+    x = torch.randn(12)
+    compiled = monotile.compile(resized, (x,), target="cpu")
+    for given in (x, x.abs(), x + 1):
+        for found, want in zip(compiled(given), resized(given), strict=True):
+            torch.testing.assert_close(found, want)
