@@ -91,3 +91,25 @@ class Adaptive(nn.Module):
 @pytest.mark.parametrize("label", [[0, 4, 8], [7, 7, 7]])
 def test_adaptive_softmax(label: list[int]) -> None:
     check(Adaptive().eval(), (torch.randn(3, 8), torch.tensor(label)))
+
+
+class Described(nn.Module):
+    """Numbers of tensors in the texts of errors."""
+
+    def forward(self, x: T) -> T:
+        bad = x.isnan()
+        if bad.any():
+            raise ValueError(f"{bad.sum().item()} of {x.numel()} elements are NaN")
+        if (x.abs() > 100).any():
+            text = f"too large: {x.abs().max().item():.3f}"
+            raise ValueError(text)
+        return x * 2
+
+
+def test_an_error_with_numbers_in_its_text() -> None:
+    compiled = monotile.compile(Described().eval(), (torch.randn(3),), target="cpu")
+    x = torch.randn(3)
+    assert torch.equal(compiled(x), x * 2)
+    for value in (float("nan"), 200.0):
+        with pytest.raises(monotile.MonotileError, match=r"if (bad|\(x)"):
+            compiled(torch.full((3,), value))

@@ -56,3 +56,34 @@ def test_fewer_rows_than_there_may_be(name: str) -> None:
     for n, t in ((1, 1), (2, 5), (3, 6)):
         x, mask = torch.randn(n, t, 5), torch.ones(n, t)
         torch.testing.assert_close(compiled(x, mask), model(x, mask), rtol=1e-4, atol=1e-5)
+
+
+def attended(x: T, mask: T) -> T:
+    keys = x[mask]
+    return (x @ keys.T).softmax(1) @ keys
+
+
+def weighted(x: T, mask: T) -> T:
+    rows = x[mask]
+    return (rows[:, :1].softmax(0) * rows).sum(0) + (rows / rows.sum(0)).sum(0)
+
+
+@pytest.mark.parametrize("function", [attended, weighted])
+def test_no_rows_at_all(function: Callable[[T, T], T]) -> None:
+    """Their softmax has no elements, and a sum of it is 0."""
+    x = torch.randn(6, 4)
+    mask = torch.tensor([True, False, True, True, False, True])
+    compiled = monotile.compile(function, (x, mask), target="cpu")
+    for m in (mask, ~mask, mask & False):
+        torch.testing.assert_close(compiled(x, m), function(x, m), rtol=1e-4, atol=1e-5)
+
+
+def test_a_dynamic_size_less_one() -> None:
+    def follow(x: T) -> T:
+        return x[1:].softmax(0).sum(0)
+
+    rows = Dim("rows", min=1, max=6)
+    compiled = monotile.compile(follow, (torch.randn(3, 4),), dynamic_shapes=({0: rows},), target="cpu")  # fmt: skip
+    for n in (1, 2, 6):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(compiled(x), follow(x))

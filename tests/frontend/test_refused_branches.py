@@ -15,7 +15,7 @@ FACTOR = 3
 class Shapes(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:
-            x = x[:2]
+            x = x[0]
         return x
 
 
@@ -75,7 +75,7 @@ class Viewed(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Shapes, r"one branch returns float32\[2, 3\] on cpu, the other float32\[4, 3\]"),
+        (Shapes, r"one branch returns float32\[3\] on cpu, the other float32\[4, 3\]"),
         (Types, r"one branch returns float16.*the other float32"),
         (Values, "one branch returns 'high', the other 'low'"),
         (Structures, "results of different structure"),

@@ -110,3 +110,14 @@ def test_reshape_index_stays_simple() -> None:
     assert reshape_index((128, 768), (1, 128, 768), k) == (k[1], k[2])
     assert reshape_index((1, 128, 768), (128, 768), j) == (idx(0), j[0], j[1])
     assert reshape_index((), (1, 1), _axes(1, 1)) == ()
+
+
+def test_lists_of_one_empty_tensor() -> None:
+    check_operators(
+        {
+            "unbind": lambda x: x[:0, :1].unbind(1),
+            "split": lambda x: x[:0].split(3),
+            "chunk": lambda x: x[:, :0].chunk(1, 1),
+        },
+        torch.randn(4, 3),
+    )

@@ -243,3 +243,15 @@ def test_chunks_of_which_the_example_has_one() -> None:
         for n in (1, 2, 3, 4, 5, 9, 12):
             given = call(n)
             torch.testing.assert_close(fast(*given), model(*given), rtol=1e-4, atol=1e-5)
+
+
+def test_one_within_the_sizes_of_another_path() -> None:
+    """The example is of neither path."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        if n == 1:
+            return x * 2
+        return x[: n - 1] if n < 4 else x[1:]
+
+    check(compiled(f, 6), f, (1, 2, 3, 4, 12))

@@ -89,6 +89,8 @@ INDEX = [
     (op("floordiv", N, 1), "n[]"),
     (op("floordiv", op("add", N, 64), 64), "(n[] + 64) // 64"),  # n + 64 may wrap
     (op("sub", N, N), "0"),
+    (op("sub", N, -(2**63)), "n[] + -9223372036854775808"),  # which has no negative
+    (op("mul", N, -(2**63)), "n[] * (-9223372036854775808)"),
 ]
 ALGEBRA = [
     (op("add", X, f32(0.0)), "x[] + 0.0"),  # -0.0 + 0.0 is 0.0

@@ -58,6 +58,7 @@ from monotile.frontends.torch.tracing.attribute_updates import attribute_updates
 from monotile.frontends.torch.tracing.batch_statistics import BATCH_STATISTICS
 from monotile.frontends.torch.tracing.bincount import BINCOUNT
 from monotile.frontends.torch.tracing.byte_masks import BYTE_MASKS
+from monotile.frontends.torch.tracing.chunks import CHUNKS
 from monotile.frontends.torch.tracing.comparisons import comparisons_are_traced
 from monotile.frontends.torch.tracing.complex_arguments import real_arguments
 from monotile.frontends.torch.tracing.containers import distinct_tensors, registered_dataclasses
@@ -348,6 +349,7 @@ def _traceable(model: torch.nn.Module) -> Generator[None]:
             HALF_FOURIER,
             BINCOUNT,
             BYTE_MASKS,
+            CHUNKS,
             SIZE_ARGUMENTS,
             LEAST_SQUARES,
             assigned_data(model),

@@ -251,6 +251,7 @@ def _lower(node: fx.Node, values: Values, b: Builder, under_way: _Lowering) -> A
         return b.constant(to_numpy(maker(*args, **kwargs)))
     if len(results) == 1 and _is_empty(results[0]):
         found = b.result(lambda *_: const(0, b.dtype))  # no elements, nothing to compute
+        found = (found,) if isinstance(value, list | tuple) else found
     else:
         assert lowering is not None
         found = _applied(lowering, b, node, args, kwargs)
@@ -348,8 +349,11 @@ def _stand_in(node: fx.Node, shapes: Shapes) -> Any:
     """Placeholder tensors of the right types, so that operators after an unsupported one are checked too."""
     if pair := stand_in(node, shapes):
         return pair
-    tensors = tuple(Tensor(f"{node.name}_{k}", *t) for k, t in enumerate(results_of(node, shapes)))
-    return tensors if isinstance(node.meta.get("val"), tuple | list) else next(iter(tensors), None)
+    tensors = [Tensor(f"{node.name}_{k}", *t) for k, t in enumerate(results_of(node, shapes))]
+    value, rest = node.meta.get("val"), iter(tensors)
+    if not isinstance(value, tuple | list):
+        return next(rest, None)
+    return tuple(next(rest) if isinstance(v, torch.Tensor) else None for v in value)
 
 
 def _where(node: fx.Node) -> str:

@@ -29,20 +29,21 @@ def span(e: Linear, ranges: Ranges) -> Interval | None:
 
 
 def build(e: Linear) -> Expr:
-    """The sum as an expression: positive terms, then negative terms, then the constant."""
+    """The sum as an expression: positive terms, then negative terms, then the constant. The least number, which has no negative, is added."""
     acc: Expr | None = None
     for factor, atom in e.terms:
-        if factor > 0:
+        if factor > 0 or factor == INT64.lo:
             term = mul(atom, idx(factor))
             acc = term if acc is None else Binary("add", acc, term)
     constant = e.constant
     if acc is None:
         acc, constant = idx(constant), 0
     for factor, atom in e.terms:
-        if factor < 0:
+        if INT64.lo < factor < 0:
             acc = Binary("sub", acc, mul(atom, idx(-factor)))
     if constant:
-        acc = Binary("add" if constant > 0 else "sub", acc, idx(abs(constant)))
+        added = constant > 0 or constant == INT64.lo
+        acc = Binary("add", acc, idx(constant)) if added else Binary("sub", acc, idx(-constant))
     return acc
 
 

@@ -64,6 +64,15 @@ def _raised_at(error: BaseException, code: CodeType) -> int | None:
     return at.offset if at is not None and at.opname == "RAISE_VARARGS" else None
 
 
+def ends_in_raise(frame: FrameType) -> bool:
+    """Whether what `frame` is evaluating leads to a `raise`, and asks nothing before."""
+    instructions = list(dis.get_instructions(frame.f_code))
+    at = {i.offset: k for k, i in enumerate(instructions)}
+    k = next((k for k, i in enumerate(instructions) if i.offset > frame.f_lasti), len(at))
+    ends = (i.offset for i in instructions[k:] if i.opname == "RAISE_VARARGS")
+    return any(_is_straight(instructions, at, k, end) for end in ends)
+
+
 def _leads_straight(site: Site, raised: int) -> bool:
     """Whether one branch of the condition at `site` only raises, at the offset `raised`, and asks nothing more."""
     code, asked = site

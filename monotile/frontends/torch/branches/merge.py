@@ -5,7 +5,9 @@ equal up to the next fork; the rest of both is put between markers there (`marke
 """
 
 import copy
+import operator
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +21,11 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from monotile.errors import CaptureError, InternalError
 from monotile.frontends.torch.branches.markers import branch, fork, join
+from monotile.frontends.torch.branches.unequal_sizes import UnequalSizes, reserve_symbols
 from monotile.frontends.torch.numbers.returned_numbers import note_chosen
 from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.rewriting.lifted import with_graph
@@ -35,14 +39,68 @@ def merge(paths: Mapping[Answers, ExportedProgram]) -> ExportedProgram:
     if len(paths) == 1:
         (exported,) = paths.values()
         return exported
+    for exported in paths.values():
+        _drop_facts(exported.graph)
     first, *others = paths.values()
     for exported in others:
         _adopt(exported, detect_fake_mode(_values(first.graph)))
+    reserve_symbols([e.graph for e in paths.values()])
     return _Merged(paths).exported()
 
 
 def _values(graph: fx.Graph) -> list[Any]:
     return [n.meta.get("val") for n in graph.nodes]
+
+
+def _drop_facts(graph: fx.Graph) -> None:
+    """Erases assertions about data-dependent sizes, and moves what is computed of sizes to its first use: PyTorch writes both where a size is defined, which
+    the paths share, though one alone may need them."""
+    for node in reversed(graph.nodes):
+        fact = node.target is torch.ops.aten._assert_scalar.default and _of_data(node.args[0])
+        numbers = _is_of_numbers(node)
+        if fact or (numbers and not node.users):
+            graph.erase_node(node)
+        elif numbers:
+            min(node.users).prepend(node)
+
+
+def _is_of_numbers(node: fx.Node) -> bool:
+    """Whether it is an operator of Python or PyTorch on numbers, or reads a size."""
+    kind = getattr(node.target, "__module__", "")
+    named = getattr(node.target, "__name__", "").startswith("sym_")
+    numbers = kind == "_operator" or (kind == "torch" and named)
+    size = node.target is torch.ops.aten.sym_size.int
+    return node.op == "call_function" and (numbers or size) and node.target is not operator.getitem
+
+
+def _text(node: fx.Node) -> str:
+    """The expression that a node of numbers gives, with its type; its name where that is unknown."""
+    value = node.meta.get("val")
+    symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return (
+        f"{type(value).__name__} {value.node.expr}" if symbolic else f"{id(node.graph)} {node.name}"
+    )
+
+
+def _check_same(node: fx.Node, known: fx.Node | None) -> None:
+    """Raises CaptureError if `node` is not what another path has at its place: `known`, or a fork."""
+    if known is None:
+        same = node.target is fork
+    else:
+        same = node.op == known.op and (node.op == "get_attr" or node.target is known.target)
+    if not same:
+        raise CaptureError(_UNSTEADY + _at(node))
+
+
+def _of_data(x: Any) -> bool:
+    """Whether a condition is of data-dependent sizes."""
+    if not isinstance(x, fx.Node):
+        return False
+    value = x.meta.get("val")
+    if not isinstance(value, torch.SymInt | torch.SymBool):  # of `sym_not` it may be missing
+        return not isinstance(value, torch.Tensor) and any(map(_of_data, x.all_input_nodes))
+    symbols: Any = value.node.expr.free_symbols
+    return any(symbol_is_type(s, SymT.UNBACKED_INT) for s in symbols)
 
 
 def _adopt(exported: ExportedProgram, mode: Any) -> None:
@@ -76,7 +134,7 @@ class _Merged:
                 self._add_inputs(exported, free=free)
 
     def exported(self) -> ExportedProgram:
-        outputs = self._write((), [])
+        outputs = self._write((), [], {})
         note_chosen(self._root, (k for k, x in enumerate(outputs) if x in self._numbers))
         node = self._graph.output(tuple(outputs))
         node.meta = dict(self._first.graph.output_node().meta)
@@ -100,8 +158,11 @@ class _Merged:
             self._specs.append(InputSpec(spec.kind, arg, target, spec.persistent))
             self._inputs[key] = made
 
-    def _write(self, prefix: Answers, before: list[fx.Node | None]) -> list[Any]:
-        """Writes the nodes after `prefix` and returns the results. before: the nodes written so far, None for a fork."""
+    def _write(
+        self, prefix: Answers, before: list[fx.Node | None], numbers: Mapping[str, fx.Node]
+    ) -> list[Any]:
+        """Writes the nodes after `prefix` and returns the results. before: the nodes written so far, None for a fork; without those of numbers, which paths
+        may write otherwise: `numbers` has them by their expressions."""
         exported = next(e for c, e in self._paths.items() if c[: len(prefix)] == prefix)
         env = {
             node: self._inputs[_key(exported, node, spec)]
@@ -111,42 +172,49 @@ class _Merged:
                 strict=True,
             )
         }
-        nodes = [n for n in exported.graph.nodes if n.op != "placeholder"]
-        for node, known in zip(nodes, before, strict=False):
-            same = (
-                node.target is fork
-                if known is None
-                else (
-                    node.op == known.op and (node.op == "get_attr" or node.target is known.target)
-                )
-            )
-            if not same:
-                raise CaptureError(_UNSTEADY + _at(node))
-            if known:
-                env[node] = known
-        written = list(before)
-        for node in nodes[len(before) :]:
-            if node.target is fork:
-                test = env[node.args[0]]
-                return self._fork(node, test, prefix, [*written, None])
-            if node.op == "output":
-                return [env[x] if isinstance(x, fx.Node) else x for x in node.args[0]]
-            made = self._graph.node_copy(node, env.__getitem__)
-            if node.op == "get_attr":
-                self._add_subgraph(made, exported)
-            env[node] = made
-            written.append(made)
+        shared, written = dict(numbers), list[fx.Node | None]()
+
+        def value(n: fx.Node) -> fx.Node:
+            if n not in env:  # of numbers, which this path alone needs
+                env[n] = self._graph.node_copy(n, value)
+            return env[n]
+
+        for node in (n for n in exported.graph.nodes if n.op != "placeholder"):
+            behind = len(written) >= len(before)
+            if _is_of_numbers(node):
+                text = _text(node)
+                if text in shared:
+                    env[node] = shared[text]
+                elif behind:
+                    shared[text] = value(node)
+            elif not behind:
+                known = before[len(written)]
+                _check_same(node, known)
+                if known:
+                    env[node] = known
+                written.append(known)
+            elif node.target is fork:
+                state = [*written, None], shared
+                return self._fork(node, value(node.args[0]), prefix, state)
+            elif node.op == "output":
+                return [value(x) if isinstance(x, fx.Node) else x for x in node.args[0]]
+            else:
+                made = env[node] = self._graph.node_copy(node, value)
+                if node.op == "get_attr":
+                    self._add_subgraph(made, exported)
+                written.append(made)
         raise InternalError("the graph has no output")
 
     def _fork(
-        self, mark: fx.Node, test: fx.Node, prefix: Answers, written: list[fx.Node | None]
-    ) -> list[Any]:
+        self, mark: fx.Node, test: fx.Node, prefix: Answers, state: tuple[list[fx.Node | None], Mapping[str, fx.Node]]
+    ) -> list[Any]:  # fmt: skip
+        """The results of both paths after `prefix`. state: what has been written, as `_write` takes it."""
         ways = list[list[Any]]()
         begin = self._mark(branch, mark, test, 0)
-        ways.append(self._write((*prefix, True), written))
-        self._mark(branch, mark, test, 1)
-        ways.append(self._write((*prefix, False), written))
-        self._mark(branch, mark, test, 2)
+        ways.append(self._write((*prefix, True), *state))
+        middle = self._mark(branch, mark, test, 1)
+        ways.append(self._write((*prefix, False), *state))
+        end = self._mark(branch, mark, test, 2)
         structures = [self._structure((*prefix, answer)) for answer in (True, False)]
         if structures[0] != structures[1] or len(ways[0]) != len(ways[1]):
             raise CaptureError(
@@ -155,7 +223,10 @@ class _Merged:
                 + ": return the same tuples,"
                 " lists and dicts in both"
             )
-        return [self._choose(mark, begin, x, y) for x, y in zip(*ways, strict=True)]
+        sizes = UnequalSizes(self._graph, (middle, end), state[0])
+        pairs = [sizes.padded(k, *pair) for k, pair in enumerate(zip(*ways, strict=True))]
+        choose = partial(self._choose, mark, begin)
+        return sizes.selected([choose(*pair) for pair in pairs], choose)
 
     def _structure(self, prefix: Answers) -> Any:
         exported = next(e for c, e in self._paths.items() if c[: len(prefix)] == prefix)

@@ -154,6 +154,7 @@ class _Trace:
         self._conversions, self._constants, self._checks = conversions, constants, checks
         self._asked: Asked | None = None  # at the last fork
         self._count = 0  # of the conditions so far
+        self._mode: object = None  # the fake mode of the export
 
     def checks_data(self, error: Exception) -> bool:
         """Whether `error` shows that the answer at the last fork is impossible; it is remembered."""
@@ -260,8 +261,16 @@ class _Trace:
         if self._conversions.replace_builtins(frame):
             raise _RetraceError
 
+    def _begin(self, x: torch.Tensor) -> None:
+        """Begins anew where `x` is of another export than the last condition: for a range of sizes there may be several."""
+        mode = x.fake_mode if isinstance(x, FakeTensor) else None
+        if mode is not self._mode:
+            del self.answers[self.given :]
+            self._mode, self._forks, self._count, self._asked = mode, 0, 0, None
+
     def _answer(self, x: torch.Tensor, asking: FrameType) -> bool:
         """The truth value of `x` for Python. Raises _RetraceError if the next trace does not ask for it any more."""
+        self._begin(x)
         constant = self._constants.value(x) if x.numel() == 1 else None
         if constant is not None:
             return any(pytree.tree_leaves(constant))

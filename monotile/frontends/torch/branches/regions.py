@@ -99,9 +99,8 @@ class _Outliner:
         self._count = 0
 
     def run(self) -> None:
-        for node in reversed(self.graph.nodes):
-            if node.target is join and not node.users:
-                self.graph.erase_node(node)
+        # What only the trace has needed would be an operand of a branch.
+        self.graph.eliminate_dead_code(lambda n: n.is_impure() and packet(n) != "aten.detach_")
         for node in self.graph.nodes:
             if itself := list(_itself(node)):
                 node.replace_all_uses_with(itself[0])

@@ -15,7 +15,7 @@ from monotile.ir.expr import Expr, Tensor, cast, idx
 
 Lowering = Callable[..., Any]
 
-SELECTING = frozenset({"aten.nonzero", "aten.masked_select", "aten.index"})
+SELECTING = frozenset({"aten.nonzero", "aten.masked_select", "aten.index", "torchvision.nms"})
 _COMPARED = 1 << 22  # comparisons in one stage; were there more, each place would be written
 
 
@@ -110,9 +110,19 @@ def masked_select(b: Builder, x: Tensor, mask: Tensor) -> Tensor:
 
 def most(op: str, given: Sequence[Tensor]) -> int:
     """The largest number of elements that an operator of these tensors may select."""
-    masks = [t.shape for t in given if is_mask(t)] or [given[0].shape]
-    shape = broadcast_shape(*(t.shape for t in given)) if op == "aten.masked_select" else masks[0]
-    return math.prod(map(int, shape))
+    return math.prod(map(int, selected_from(op, [(t.shape, is_mask(t)) for t in given])))
+
+
+def selected_from(op: str, given: Sequence[tuple[Sequence[Any], bool]]) -> Sequence[Any]:
+    """The dimensions whose elements an operator selects. given: the shape of each of its tensors, and whether it is a mask."""
+    shapes = [shape for shape, _ in given]
+    match op:
+        case "aten.masked_select":
+            return broadcast_shape(*map(tuple, shapes))
+        case "torchvision.nms":
+            return shapes[0][:1]
+        case _:
+            return next((shape for shape, masks in given if masks), shapes[0])
 
 
 def is_mask(t: Tensor) -> bool:

@@ -1,5 +1,6 @@
 """Sampling of images and volumes at given positions (`torch.nn.functional.grid_sample`)."""
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -92,20 +93,25 @@ def grid_sampler(
         at = [load(p, [n, *i]) for p in places]
         if mode == _NEAREST:
             return _element(x, [n, c], [s.call("round", e) for e in at])
-        near = [
-            _linear(e) if mode == _BILINEAR else _cubic(e, m, padding, align_corners)
-            for e, m in zip(at, space, strict=True)
-        ]
-        terms: list[Expr] = []
-        for corner in itertools.product(*near):
-            value = _element(x, [n, c], [e for e, _ in corner])
-            terms.append(s.mul(value, _product([w for _, w in corner])))
-        total = terms[0]
-        for term in terms[1:]:
-            total = s.add(total, term)
-        return total
+        if mode == _BILINEAR:
+            return sampled(x, [n, c], at)
+        return _weighted(x, [n, c], [_cubic(e, m, padding, align_corners) for e, m in zip(at, space, strict=True)])  # fmt: skip
 
     return b.result(body)
+
+
+def sampled(x: Tensor, lead: Sequence[Expr], at: Sequence[Expr]) -> Expr:
+    """Linear interpolation of x[lead] at a position, with zeros beyond the borders."""
+    return _weighted(x, lead, list(map(_linear, at)))
+
+
+def _weighted(x: Tensor, lead: Sequence[Expr], near: Sequence[Sequence[Weighted]]) -> Expr:
+    """The sum of the elements of x[lead] at all combinations of positions. near: these along each dimension."""
+    terms: list[Expr] = []
+    for corner in itertools.product(*near):
+        value = _element(x, lead, [e for e, _ in corner])
+        terms.append(s.mul(value, _product([w for _, w in corner])))
+    return functools.reduce(s.add, terms)
 
 
 def _product(weights: Sequence[Expr]) -> Expr:

@@ -16,6 +16,7 @@ from unittest.mock import patch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.branches.checks import ends_in_raise
 from monotile.frontends.torch.loops.tensor_numbers import stands_for_number
 from monotile.frontends.torch.numbers.example_values import ExampleValues
 from monotile.frontends.torch.origin import describe_frame, is_users
@@ -63,6 +64,8 @@ def _refusing(name: str) -> Callable[..., Any]:
     def used(x: FakeTensor, *given: Any) -> Any:
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         if stands_for_number(x) and frame is _asking(frame) and is_users(frame.f_code.co_filename):
+            if name != "__hash__" and ends_in_raise(frame):
+                return "<number>"  # in the message of an error: the model does not go on
             raise CaptureError(
                 f"at {describe_frame(frame)}: a number that a call's data decide is {_USES[name]}: return the tensor, and look it up after the model"
             )

@@ -19,6 +19,7 @@ from monotile.frontends.torch.origin import origin
 from monotile.frontends.torch.registry import find
 from monotile.frontends.torch.rewriting.autocast import within
 from monotile.frontends.torch.rewriting.backward import DECOMPOSITIONS
+from monotile.frontends.torch.rewriting.custom_operators import decompositions_of_custom
 from monotile.frontends.torch.rewriting.fake_quantizing import FAKE_QUANTIZED
 from monotile.frontends.torch.rewriting.fast_paths import decompositions
 from monotile.frontends.torch.rewriting.foreach import decompositions_of_lists
@@ -49,6 +50,7 @@ def decompose(exported: ExportedProgram) -> ExportedProgram:
         table.update(decompositions())
         table.update(DECOMPOSITIONS)
         table.update(decompositions_of_lists())
+        table.update(decompositions_of_custom())
         table.update(FAKE_QUANTIZED)
         table[torch.ops.aten.linalg_matrix_exp.default] = matrix_exponential
         table[torch.ops.aten.linalg_pinv.atol_rtol_tensor] = pseudoinverse

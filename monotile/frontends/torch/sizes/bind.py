@@ -18,7 +18,7 @@ from monotile.errors import CaptureError
 from monotile.frontends.builder import Names, identity
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.scalar import masked
-from monotile.frontends.torch.sizes.data_sizes import computed, is_data_dependent
+from monotile.frontends.torch.sizes.data_sizes import computed, computed_number, is_data_dependent
 from monotile.frontends.torch.sizes.poles import Poles
 from monotile.frontends.torch.sizes.positions import Positions
 from monotile.frontends.torch.sizes.ranges import NO_RANGES, Ranges
@@ -138,8 +138,10 @@ class _Binder:
             self.scalars[text] = SizeTensor(name, (), DType.I64, n.low, int(n))
         return Load(self.scalars[text], ())
 
-    def number(self, text: str) -> Load:
+    def number(self, text: str) -> Expr:
         """A float64 computed from sizes."""
+        if (found := computed_number(text, self.sizes, self._symbol)) is not None:
+            return found
         if text not in self.scalars:
             self.scalars[text] = SizeTensor(self.names.unique("number"), (), DType.F64)
         return Load(self.scalars[text], ())

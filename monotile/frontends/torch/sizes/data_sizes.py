@@ -1,5 +1,6 @@
 """Data-dependent sizes as expressions of the Program, converted from PyTorch's expressions over their symbols."""
 
+import ast
 import functools
 from collections.abc import Callable, Collection
 from typing import Any
@@ -8,7 +9,8 @@ import sympy
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.sizes.size import Size
-from monotile.ir.expr import Expr, Select, binary, idx
+from monotile.ir.dtype import DType
+from monotile.ir.expr import Expr, Select, Unary, binary, cast, const, idx
 
 
 def is_data_dependent(n: int, sizes: Collection[str]) -> bool:
@@ -47,3 +49,44 @@ def _either(e: sympy.Piecewise, symbol: Callable[[str], Expr]) -> Expr:
         holds = binary(op, *(computed(x, symbol) for x in test.args))
         found = Select(holds, computed(value, symbol), found)
     return found
+
+
+def computed_number(
+    text: str, sizes: Collection[str], symbol: Callable[[str], Expr]
+) -> Expr | None:
+    """A number that depends on data-dependent sizes as an expression of float64; None if it depends on others alone. text: a Python expression over the
+    symbols' names. Raises CaptureError for functions that have no expression."""
+    parsed = ast.parse(text, mode="eval").body
+    if not any(isinstance(x, ast.Name) and x.id in sizes for x in ast.walk(parsed)):
+        return None
+    return cast(_value(parsed, text, symbol), DType.F64)
+
+
+def _value(x: ast.expr, text: str, symbol: Callable[[str], Expr]) -> Expr:
+    """An int64 or a float64, as in Python."""
+    match x:
+        case ast.Name(name):
+            return symbol(name)
+        case ast.Constant(int(n)):
+            return idx(n)
+        case ast.Constant(float(n)):
+            return const(n, DType.F64)
+        case ast.UnaryOp(ast.USub(), of):
+            found = _value(of, text, symbol)
+            return binary("sub", const(0, found.dtype), found)
+        case ast.BinOp(left, op, right) if type(op) in _BINARY:
+            a, b = (_value(y, text, symbol) for y in (left, right))
+            whole = a.dtype is b.dtype is DType.I64 and not isinstance(op, ast.Div)
+            kind = DType.I64 if whole else DType.F64
+            return binary(_BINARY[type(op)], cast(a, kind), cast(b, kind))
+        case ast.BinOp(left, ast.Pow(), right):
+            return binary("pow", *(cast(_value(y, text, symbol), DType.F64) for y in (left, right)))
+        case ast.Call(ast.Name("float"), [of]):
+            return cast(_value(of, text, symbol), DType.F64)
+        case ast.Call(ast.Attribute(ast.Name("math"), "sqrt"), [of]):
+            return Unary("sqrt", cast(_value(of, text, symbol), DType.F64))
+        case _:
+            raise CaptureError(f"the number {text} depends on data")
+
+
+_BINARY: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod"}  # fmt: skip

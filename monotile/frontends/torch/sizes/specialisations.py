@@ -47,7 +47,7 @@ def specialised(
     whole = _Whole(exported, ranges_of(exported), call)
     if (asked := _asked_for(whole, model, shapes)) is None:
         return
-    todo, taken, known = [*_rest(whole.ranges, asked)], [whole.ranges], set[_Key]()
+    todo, taken, known = [*_rest(whole.ranges, asked, ones=False)], [whole.ranges], set[_Key]()
     scattered = any(box.scattered for box in todo)
     for _ in range(_MAX_EXPORTS):
         box = todo.pop(0) if todo else _left(asked, taken) if scattered else None
@@ -94,8 +94,9 @@ def _asked_for(whole: _Whole, model: torch.nn.Module, shapes: Any) -> Mapping[st
     return found if found.keys() == {n for n, _, _ in whole.ranges.of} else None
 
 
-def _rest(ranges: Ranges, box: Mapping[str, Ends]) -> Iterator[_Box]:
-    """The parts of `box` that `ranges` excludes by conditions on a single size. None if `ranges` allows only one number, as for a size that became one."""
+def _rest(ranges: Ranges, box: Mapping[str, Ends], *, ones: bool = True) -> Iterator[_Box]:
+    """The parts of `box` that `ranges` excludes by conditions on a single size. None if `ranges` allows only one number, as for a size that became one.
+    ones: whether sizes of 1 are parts; those that the first export excludes have exports of their own."""
     taken = dict(box)
     for name, low, high in ranges.of:
         own = [t for t in ranges.conditions if _only(t, name, ranges)]
@@ -104,7 +105,12 @@ def _rest(ranges: Ranges, box: Mapping[str, Ends]) -> Iterator[_Box]:
         alone = Ranges(((name, first, last),), tuple(own))
         held = {n for n in alone.values(name) if low <= n <= high}
         missing = [n for n in range(first, last + 1) if n not in held]
-        if 1 in missing and low <= 1 and any(fails_only_for_one(ranges, t, name) for t in own):
+        if (
+            not ones
+            and 1 in missing
+            and low <= 1
+            and any(fails_only_for_one(ranges, t, name) for t in own)
+        ):
             missing.remove(1)
         spans = [*_spans(missing)]
         if len(held) < 2 < last - first:

@@ -6,7 +6,7 @@ A trace runs the model's code on tensors without elements. If the code keeps the
 
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import (
     _lru_cache_wrapper as Cached,  # pyright: ignore[reportPrivateUsage] # it has no other name
@@ -120,13 +120,14 @@ def is_equal(one: Any, other: Any) -> bool:
     )
 
 
-def _package(kind: type) -> str:
-    return str(kind.__module__).partition(".")[0]
+def _package(kind: Callable[..., Any]) -> str:
+    return str(getattr(kind, "__module__", "")).partition(".")[0]
 
 
 def modules_of(model: torch.nn.Module) -> Iterator[ModuleType]:
-    """The modules of the packages that the model's classes are from, except for PyTorch's and Python's own."""
-    names = {_package(type(m)) for m in model.modules()} - _NOT_OF_USERS
+    """The modules of the packages that the model's classes, or the function that it is, are from, except for PyTorch's and Python's own."""
+    kinds = (kind for m in model.modules() for kind in (type(m), m.forward))
+    names = set(map(_package, kinds)) - _NOT_OF_USERS
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in names and isinstance(module, ModuleType):  # pyright: ignore[reportUnnecessaryIsInstance] # others put objects there
             yield module
