@@ -1,6 +1,7 @@
 """`monotile.load_packed`: a model with the weights of a checkpoint that others packed."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import torch
@@ -9,13 +10,15 @@ from torch import Tensor, nn
 from monotile.errors import InputError
 from monotile.packing.awq import read_awq
 from monotile.packing.bitsandbytes import STATE, read_nf4
+from monotile.packing.blocks import names_of_blocks, read_blocks
 from monotile.packing.files import Checkpoint, read_checkpoint
 from monotile.packing.gptq import read_gptq
-from monotile.packing.layer import PackedLinear
+from monotile.packing.layer import PackedLinear, PackedMatrix
 from monotile.packing.layers import dense_weight, is_linear, replace_in
 from monotile.packing.pack import packed_bytes, report, size_of
 from monotile.packing.parts import HALVES, PackedWeight, Parts
 from monotile.packing.report import PackedRow, PackingReport
+from monotile.packing.stacks import hold
 
 MARKS = ("qweight", STATE)  # each packed layer has one of these tensors
 SHOWN = 5  # names in a message
@@ -25,7 +28,8 @@ def load_packed(model: nn.Module, checkpoint: str | Path | Mapping[str, Tensor])
     """The model, changed, with the checkpoint's tensors: layers that are packed there become `PackedLinear`, all else is assigned.
 
     model:      the architecture as the checkpoint names it; it may be on the meta device, but for buffers that no state dict has.
-    checkpoint: of GPTQ (2, 4 or 8 bits), AWQ or bitsandbytes (NF4): a file or a folder of .safetensors, or a state dict.
+    checkpoint: of GPTQ (2, 4 or 8 bits), AWQ, bitsandbytes (NF4) or GPT-OSS (experts in MXFP4): a file or a folder of .safetensors, or a
+                state dict.
 
     Each weight is what the source's definition decodes to. Tensors keep the checkpoint's dtypes and device; `to` changes them
     afterwards. The model's `packing` is its PackingReport, without errors, as dense weights are not known.
@@ -35,20 +39,26 @@ def load_packed(model: nn.Module, checkpoint: str | Path | Mapping[str, Tensor])
     rest, packed = dict(source.tensors), dict[str, PackedLinear]()
     for name in _packed_names(source.tensors):
         packed[name] = _layer(model, name, source, rest)
-    if not packed:
+    stacks = {name: read_blocks(model, name, rest) for name in names_of_blocks(source.tensors)}
+    if not packed and not stacks:
         raise InputError(
-            "the checkpoint has no packed layers of GPTQ, AWQ or bitsandbytes (NF4): load it by load_state_dict"
+            "the checkpoint has no packed layers of GPTQ, AWQ or bitsandbytes (NF4), and no experts in MXFP4: load it by load_state_dict"
         )
     ties = _ties(model, packed, rest)
-    _check_rest(model, packed, rest, ties)
+    _check_rest(model, {*packed, *stacks}, rest, ties)
     replace_in(model, {model.get_submodule(name): layer for name, layer in packed.items()})
+    for stack, made in stacks.values():
+        hold(stack.module, stack.name, made)
     found = packed.get("", model)
     if found is model:
         model.load_state_dict(rest, strict=False, assign=True)
         for name, other in ties.items():
             parent, _, own = name.rpartition(".")
             model.get_submodule(parent).register_parameter(own, model.get_parameter(other))
-    rows = tuple(_row(name, layer) for name, layer in packed.items())
+    rows = (
+        *(_row(name, layer, layer.shape) for name, layer in packed.items()),
+        *(_row(name, made, made.matrices) for name, (_, made) in stacks.items()),
+    )
     after = size_of(found)
     before = after + sum(r.before - r.after for r in rows)
     report(found, PackingReport(rows, {}, before, after))
@@ -107,8 +117,9 @@ def _linear(model: nn.Module, name: str) -> nn.Module:
     return found
 
 
-def _within(name: str, layers: Mapping[str, PackedLinear]) -> bool:
-    return name.rpartition(".")[0] in layers
+def _within(name: str, packed: Container[str]) -> bool:
+    """Whether a tensor is of a packed layer, or packed itself."""
+    return name in packed or name.rpartition(".")[0] in packed
 
 
 def _ties(
@@ -129,7 +140,7 @@ def _ties(
 
 def _check_rest(
     model: nn.Module,
-    packed: Mapping[str, PackedLinear],
+    packed: Container[str],
     rest: Mapping[str, Tensor],
     ties: Mapping[str, str],
 ) -> None:
@@ -155,7 +166,6 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _row(name: str, layer: PackedLinear) -> PackedRow:
-    shape = layer.out_features, layer.in_features
-    dense = shape[0] * shape[1] * torch.empty(0, dtype=layer.dtype).element_size()
+def _row(name: str, layer: PackedMatrix, shape: tuple[int, ...]) -> PackedRow:
+    dense = math.prod(shape) * torch.empty(0, dtype=layer.dtype).element_size()
     return PackedRow(name, layer.format.name, shape, None, dense, packed_bytes(layer))

@@ -46,14 +46,19 @@ class PackedStack(PackedMatrix):
         super().__init__(format, (shape[0] * shape[1], shape[2]), tensors, dtype)
         self.experts, self.transposed = shape[0], transposed
 
+    @property
+    def matrices(self) -> tuple[int, int, int]:
+        """Experts, outputs, inputs."""
+        rows, columns = self.shape
+        return self.experts, rows // self.experts, columns
+
     def decoded(self) -> Tensor:
         """The matrices as their module reads them."""
         weight = super().decoded().unflatten(0, (self.experts, -1))
         return weight.mT if self.transposed else weight
 
     def extra_repr(self) -> str:
-        rows, columns = self.shape
-        return f"{self.experts}, {rows // self.experts}, {columns}, {self.stored()}"
+        return f"{', '.join(map(str, self.matrices))}, {self.stored()}"
 
 
 def is_experts(module: nn.Module) -> bool:
