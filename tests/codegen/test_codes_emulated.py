@@ -316,6 +316,19 @@ def test_rows_that_end_within_a_block(kind: str, columns: int, vectors: int) -> 
     assert method.piece // method.run % 4
 
 
+def test_infinite_weights_where_a_row_ends() -> None:
+    """Lanes without a run take no part in the sum, whatever their neighbours' weights are."""
+    torch.manual_seed(10)
+    model = Coded("int4", 150, 1248, 32).half().eval()
+    model.scale[7, -1] = torch.inf
+    x = torch.full((1, 1248), 0.5).half()
+    model.codes[7, -16:] = 0xFF
+    right = model(x)
+    assert right[0, 7] == torch.inf
+    (got,) = Emulated(model, (x,), 2, target=SMALL)(x)
+    torch.testing.assert_close(got, right, rtol=4e-3, atol=0.5)
+
+
 class Rolled(nn.Module):
     """Many layers alike, with biases, gates and residuals."""
 

@@ -105,18 +105,19 @@ __device__ __forceinline__ void store_words(void* to, const Pack<T, N>& x) {
 template <class T, GemvConfig C, class Ring, class Vectors, class Decode>
 __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, const Decode& decode, float* sums) {
   constexpr int STEPS = C.elements / 4, BLOCKS = ceil_div(C.runs, 4);
-  constexpr bool WHOLE = C.runs % 4 == 0;
   constexpr int M = C.vectors, GROUPS = ceil_div(M, 8), PAIRS = ceil_div(C.tiles, 2), SLOT_ROWS = 8 * C.tiles * (C.warps / C.parts);
   constexpr int CHAINS = min_of(STEPS, 4 / (PAIRS * GROUPS) > 1 ? 4 / (PAIRS * GROUPS) : 1);
   const int lane = threadIdx.x % 32, line = lane / 4, own = lane % 4;
   const int warp = threadIdx.x / 32, part = warp % C.parts, first = warp / C.parts * 8 * C.tiles;
   using Fragment = Pack<u32, 2 * STEPS>;
+  // Whether a block has no run for this lane. Zeros for both factors then: the product of one and an infinity would be NaN.
+  auto none = [&](int block) { return C.runs % 4 != 0 && block == BLOCKS - 1 && own >= C.runs % 4; };
   Fragment next[GROUPS];
   auto take = [&](Fragment* to, int block) {
 #pragma unroll
     for (int h = 0; h < GROUPS; ++h) {
       to[h] = vectors(min_of(line + 8 * h, M - 1), block, own);
-      if (!WHOLE && 4 * block + own >= C.runs) to[h] = {};
+      if (none(block)) to[h] = {};
     }
   };
   if constexpr (C.ahead) take(next, part);
@@ -130,7 +131,7 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, con
       const char* const codes = arrived + (first + line) * C.pitch;
 #pragma unroll 2
       for (int b = part; b < BLOCKS; b += C.parts) {
-        const int block = piece * BLOCKS + b, run = WHOLE ? 4 * b + own : min_of(4 * b + own, C.runs - 1);
+        const int block = piece * BLOCKS + b, run = none(b) ? C.runs - 1 : 4 * b + own;
         Fragment of_vectors[GROUPS];
         if constexpr (C.ahead) {
 #pragma unroll
@@ -142,7 +143,9 @@ __device__ __forceinline__ void gemv_mma(Ring& ring, const Vectors& vectors, con
         auto decoded = [&](int tile) {
           const auto read = load<C.run / 4>(reinterpret_cast<const u32*>(codes + tile * 8 * C.pitch + run * C.run));
           const int of_slot = first + tile * 8 + line;
-          return decode(read, GemvRun{arrived, slot * SLOT_ROWS + of_slot, piece * C.runs + run, of_slot, run});
+          auto values = decode(read, GemvRun{arrived, slot * SLOT_ROWS + of_slot, piece * C.runs + run, of_slot, run});
+          if (none(b)) values = {};
+          return values;
         };
 #pragma unroll
         for (int p = 0; p < PAIRS; ++p) {
