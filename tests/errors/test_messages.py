@@ -49,7 +49,7 @@ def test_training_mode() -> None:
 
 
 def test_control_flow_on_values() -> None:
-    kind, words = refusal(of(lambda x: x[:1] if x.sum() > 0 else x))
+    kind, words = refusal(of(lambda x: x.flatten() if x.sum() > 0 else x))
     assert kind is monotile.CaptureError
     assert "test_messages.py" in words
 
