@@ -7,8 +7,8 @@ from monotile.ir.program import Compute
 from monotile.kernels.common.vectors import elements
 from monotile.kernels.family import Checked, Statements
 from monotile.kernels.gemv import columns, tiles
-from monotile.kernels.gemv.cuts import MOST_HELD, PARTS, held, scratch_of
-from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma, Streamed
+from monotile.kernels.gemv.cuts import MOST_HELD, held, scratch_of
+from monotile.kernels.gemv.method import PARTS, Gemv, GemvColumns, GemvMma, Streamed
 from monotile.kernels.gemv.problem import Problem, stored
 from monotile.plan.invalid import fail
 from monotile.plan.nodes import Stage

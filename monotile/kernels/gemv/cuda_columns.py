@@ -8,11 +8,11 @@ from monotile.codegen.block import BlockEmitter
 from monotile.codegen.packs import lane_of
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
-from monotile.ir.expr import Axis, Load, add, idx, loads, mul
+from monotile.ir.expr import Axis, Load, add, idx, mul
 from monotile.kernels.common.cuda_threads import placed, region
 from monotile.kernels.gemv.columns import in_bulk, layout, of_task, vector_type
 from monotile.kernels.gemv.cuda_dots import ELEMENTS
-from monotile.kernels.gemv.cuda_tasks import TaskRows, in_task, vector_at
+from monotile.kernels.gemv.cuda_tasks import TaskRows, in_task, step_in_memory, vector_at
 from monotile.kernels.gemv.method import GemvColumns
 from monotile.plan.places import ON_CHIP
 
@@ -91,11 +91,10 @@ def write_rows(e: BlockEmitter, rows: TaskRows) -> None:
     point = placed(rows.point, in_task(e, rows, "column", count))
     point |= {found.along.name: add(first, line)}
     address = e.address_of(found.matrix, point)
-    index = (idx(0) if loads(i) else i for i in found.matrix.index)  # the same for all lines
-    step = e.steps(Load(found.matrix.tensor, tuple(index)), point, [line])
+    step = step_in_memory(e, rows, point, line)
     assert step is not None
     if bulk:
         (own,) = [r for r in rows.ranges if r.variable.extent > 1]
         w.write(f"ring.ask<{method.rows}>({address}, ({own.count}) * {size}, {method.row_bytes});")
     else:
-        w.write(f"ring.gather<{method.rows}, {packs}>({address}, {step[0] * size});")
+        w.write(f"ring.gather<{method.rows}, {packs}>({address}, {step * size});")

@@ -101,15 +101,16 @@ def copy_sides(e: BlockEmitter, rows: TaskRows, column: Expr) -> None:
             )
             w.define("line")
             w.define("pack")
-            own, along = column, rows.found.along.name
+            at, along = row_of_slot(e, rows, "line"), rows.found.along.name
+            to = f"{method.side_at(k)} + line * {brought.pitch} + pack * {vector}"
             if brought.aligned:
                 columns = max(side.run, 1) * vector // side.load.dtype.itemsize
                 own = add(column, mul(Axis("pack", brought.vectors), idx(columns)))
-            first = e.address_of(side.load, row_of_slot(e, rows, "line") | {along: own})
-            to = f"{method.side_at(k)} + line * {brought.pitch} + pack * {vector}"
-            if brought.aligned:
-                w.write(f"ring.bring<{vector}>({first}, {to});")
+                w.write(
+                    f"ring.bring<{vector}>({e.address_of(side.load, at | {along: own})}, {to});"
+                )
             else:
+                first = e.address_of(side.load, at | {along: column})
                 w.write(f"ring.bring<{vector}>({first}, {brought.nbytes}, pack, {to});")
     w.write("ring.brought();")
 

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from monotile.analysis.affine import Affine, affine
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range
-from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads, substitute
+from monotile.ir.expr import Expr, idx
 from monotile.kernels.common.cuda_threads import placed
-from monotile.kernels.gemv.cuda_tasks import TaskRows, alone, in_task, row_of_slot
+from monotile.kernels.gemv.cuda_tasks import TaskRows, alone, in_task, row_of_slot, step_in_memory
 from monotile.kernels.gemv.method import Gemv, GemvMma
 
 
@@ -23,11 +22,9 @@ class _Blocks:
         """Blocks that `count` rows may have rows of, from a multiple of `count` on."""
         if self.rows % count == 0:
             return 1
-        return (
-            count // self.rows
-            if count % self.rows == 0
-            else (count + self.rows - 2) // self.rows + 1
-        )
+        if count % self.rows == 0:
+            return count // self.rows
+        return (count + self.rows - 2) // self.rows + 1
 
 
 def write_rows(e: BlockEmitter, rows: TaskRows, column: Expr) -> None:
@@ -68,21 +65,12 @@ def _write_blocks(e: BlockEmitter, rows: TaskRows, blocks: _Blocks, each: int) -
 
 def _blocks(e: BlockEmitter, rows: TaskRows) -> _Blocks | None:
     """The largest blocks; None if neighbouring rows lie apart."""
-    matrix, found = rows.found.matrix, None
     at = placed(rows.point, alone(rows)) | {rows.found.along.name: idx(0)}
-    together, row = 1, rows.found.row_bytes // matrix.dtype.itemsize
+    row = rows.found.row_bytes // rows.found.matrix.dtype.itemsize
+    together, found = 1, None
     for r in reversed([r for r in rows.ranges if r.variable.extent > 1]):
-        index = tuple(_without_looked_up(substitute(i, at), r.variable) for i in matrix.index)
-        step = e.steps(Load(matrix.tensor, index), {}, [r.variable])
-        if step != (together * row,):
+        if step_in_memory(e, rows, at, r.variable) != together * row:
             break
         found = _Blocks(together * r.variable.extent, together, r)
         together = found.rows
     return found
-
-
-def _without_looked_up(index: Expr, variable: Axis) -> Expr:
-    """`index` less terms that are looked up, the same for all values of `variable`."""
-    terms = affine(index).terms
-    same = [t for t in terms if loads(t[0]) and variable not in axes_of(t[0])]
-    return (affine(index) + Affine(tuple(same)).scale(-1)).expr

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from monotile.analysis.affine import Affine, affine
 from monotile.analysis.unconditional import unconditional
 from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range, Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Load, idx, loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.gemv.method import GemvColumns, Streamed
@@ -80,6 +81,20 @@ def outputs(rows: TaskRows, vectors: tuple[Range, ...]) -> tuple[dict[str, Expr]
     many = region(vectors)
     at = unflatten(Axis("n", rows.count * many), [Axis("row", rows.count), Axis("m", many)])
     return at, spread(at["row"], rows.ranges) | spread(at["m"], vectors)
+
+
+def step_in_memory(
+    e: BlockEmitter, rows: TaskRows, point: Mapping[str, Expr], variable: Axis
+) -> int | None:
+    """Elements of the matrix from one value of `variable` to the next, where that is constant. Terms of its index that are looked up, as
+    which expert's, and do not depend on the variable, are the same for all. point: the step's axes."""
+    matrix, index = rows.found.matrix, list[Expr]()
+    for i in matrix.index:
+        whole = affine(substitute(i, dict(point)))
+        same = [t for t in whole.terms if loads(t[0]) and variable not in axes_of(t[0])]
+        index.append((whole + Affine(tuple(same)).scale(-1)).expr)
+    steps = e.steps(Load(matrix.tensor, tuple(index)), {}, [variable])
+    return None if steps is None else steps[0]
 
 
 def alone(rows: TaskRows) -> dict[str, Expr]:

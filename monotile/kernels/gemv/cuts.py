@@ -10,7 +10,7 @@ from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft
 from monotile.kernels.family import RowSite
 from monotile.kernels.gemv import columns, tiles
-from monotile.kernels.gemv.method import Gemv, GemvColumns, GemvMma, Streamed
+from monotile.kernels.gemv.method import PARTS, Gemv, GemvColumns, GemvMma, Streamed
 from monotile.kernels.gemv.problem import Problem, problem
 from monotile.kernels.group import Group
 from monotile.plan.nodes import Dim, Step
@@ -20,7 +20,6 @@ from monotile.targets.target import Target
 MOST_HELD = 64  # registers of a thread for elements of the vectors
 CHUNK = 4096  # bytes of a warp's chunk, about
 SLOT = 1 << 14  # bytes of a slot of the ring, about; a few are in flight (`schedule/ring.py`)
-PARTS = (1, 2, 4, 8)  # warps that share a row
 
 
 def cut(group: Group, context: Context) -> Iterator[Draft]:

@@ -6,6 +6,8 @@ from monotile.analysis.streaming import VECTOR
 from monotile.plan.nodes import Method
 from monotile.plan.places import Frozen
 
+PARTS = (1, 2, 4, 8)  # warps that may share a row
+
 
 class Gemv(Method, Frozen, frozen=True, tag="gemv"):
     """Rows of a weight matrix times one vector or a few, as dot products.

@@ -9,10 +9,11 @@ from typing import Literal
 from monotile.analysis.affine import Affine, contiguous_run, offset
 from monotile.analysis.codes import Codes, codes_in
 from monotile.analysis.encoding import Side
+from monotile.analysis.streaming import VECTOR
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Expr, Load, children, idx, loads, mul, substitute
 from monotile.kernels.common import cost
-from monotile.kernels.gemv.method import GemvMma, SlotOperand
+from monotile.kernels.gemv.method import PARTS, GemvMma, SlotOperand
 from monotile.kernels.gemv.pairs import in_pairs
 from monotile.kernels.gemv.problem import Problem
 from monotile.targets.model import fitted
@@ -23,10 +24,8 @@ MOST_ELEMENTS = 32  # elements in these
 SLOT = 1 << 15  # bytes of a slot, about
 MOST_SLOT = 40 << 10
 TILES = (4, 2, 1)  # tiles of 8 rows that a warp processes at once
-PARTS = (8, 4, 2, 1)  # warps that share a row
 MOST_VECTORS = 64 << 10  # bytes of the vectors on chip
 ROW = 8  # rows of a tile
-COPIED = 16  # bytes that a bulk copy has a multiple of
 VECTORS = (4, 8, 16)  # bytes that a lane of the supplier can copy into a slot
 
 
@@ -72,9 +71,8 @@ def padded_rows(method: GemvMma, rows: int) -> int:
 
 def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
     """The layout of a task with `rows` rows."""
-    pitch = 4 * method.blocks * method.pieces * elements(found, method.run) + (
-        8 if vectors > 1 else 0
-    )
+    columns = 4 * method.blocks * method.pieces * elements(found, method.run)  # in whole blocks
+    pitch = columns + (8 if vectors > 1 else 0)
     held = vectors * pitch * found.factor.dtype.itemsize if method.vectors == "chip" else 0
     at = cost.round_up(held, 128)
     many = padded_rows(method, rows)
@@ -102,22 +100,22 @@ def layout(found: Problem, method: GemvMma, rows: int, vectors: int) -> Layout:
 
 
 def choose(found: Problem, vectors: int, rows: int, target: Target) -> GemvMma | None:
-    """The fastest method for `rows` rows per task, of those alike that with the fewest copies; None if there is none."""
+    """The fastest method for `rows` rows per task, of those alike that with the fewest pieces; None if there is none."""
 
     def taken(way: GemvMma) -> tuple[float, int]:
-        copies = padded_rows(way, rows) * way.pieces
-        return round(seconds(found, way, (rows, vectors), target), 9), copies
+        pieces = padded_rows(way, rows) * way.pieces
+        return round(seconds(found, way, (rows, vectors), target), 9), pieces
 
     return min(ways(found, vectors, rows, target), key=taken, default=None)
 
 
 def ways(found: Problem, vectors: int, rows: int, target: Target) -> Iterator[GemvMma]:
-    """All methods for `rows` rows per task, the most promising first."""
+    """All methods for `rows` rows per task; of those as fast, the ones to prefer first."""
     if "mma.sync" not in target.instructions:
         return
     warps = target.threads // target.warp
     for run in (r for r in RUNS if _fits(found, r)):
-        for parts, tiles in product((p for p in PARTS if p <= warps), TILES):
+        for parts, tiles in product((p for p in reversed(PARTS) if p <= warps), TILES):
             if tiles == 1 or rows > ROW * tiles // 2 * (warps // parts):
                 way = _cut(found, run, (parts, tiles), vectors, target)
                 if way is not None:
@@ -183,9 +181,9 @@ def _pieces(found: Problem, run: int, where: str) -> list[int]:
     as vectors on chip do."""
     block, row = 4 * run, found.row_bytes
     if row % block:
-        return [row] if where == "chip" and row % COPIED == 0 else []
+        return [row] if where == "chip" and row % VECTOR == 0 else []
     blocks = row // block
-    return [b * block for b in range(1, blocks + 1) if blocks % b == 0 and b * block % COPIED == 0]
+    return [b * block for b in range(1, blocks + 1) if blocks % b == 0 and b * block % VECTOR == 0]
 
 
 def _slot_operand(found: Problem, side: Side, columns: int) -> SlotOperand | None:
