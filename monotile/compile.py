@@ -113,12 +113,14 @@ def compile_loop(
     *,
     target: str = "auto",
     options: Options = Options(),
+    dynamic_shapes: Any = None,
 ) -> CompiledModule:
-    """`model` as a kernel that runs it in a loop, its results being its arguments again. Takes `args` and raises as `compile` does.
+    """`model` as a kernel that runs it in a loop, its results being its arguments again. Takes `args` and raises as `compile` does. The call's
+    sizes (`dynamic_shapes`) are those of all iterations.
 
     What `iterate.watched` names is an example like any other here; a call may give it in host memory instead (`runtime.tensors.host_tensor`).
     """
-    return _compiled(model, (args, None), target, options, Presets(iterate=iterate))
+    return _compiled(model, (args, None), target, options, Presets(iterate=iterate), dynamic_shapes)
 
 
 def trace(

@@ -11,6 +11,7 @@ import msgspec
 
 from monotile.analysis.affine import Affine, affine
 from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads, substitute
+from monotile.ir.held import released
 from monotile.ir.program import Compute, Program, Scatter, statements
 
 Form = Literal["identity", "permuted", "injective", "broadcast", "stencil", "gather", "reduction"]
@@ -122,6 +123,11 @@ def independent(index: tuple[Expr, ...], axes: tuple[Axis, ...]) -> frozenset[in
     for e in index:
         known |= _determined(affine(e), axes)
     return frozenset(p for p, a in enumerate(axes) if a in known)
+
+
+def apart(s: Scatter) -> frozenset[int]:
+    """Positions of those axes along which no two writes of `s` collide, but for those of equal values beyond what is live."""
+    return independent(released(s)[0], s.axes)
 
 
 def _determined(e: Affine, axes: tuple[Axis, ...]) -> set[Axis]:

@@ -19,7 +19,7 @@ from monotile.generation.step import STOPS, Step, iterated
 from monotile.generation.stream import Stream, Writing
 from monotile.runtime.module import CompiledModule
 
-CHUNK = 64  # tokens of a prompt at a time
+CHUNK = 2048  # tokens of a prompt at a time, at most
 
 
 @overload
@@ -62,7 +62,7 @@ def generator(
 
     capacity: maximum number of tokens of prompt and answer together; the cache is allocated for them.
     batch: maximum number of sequences; for more than one the result is a `BatchGenerator`.
-    chunk: how many tokens of a prompt are read at a time; 1: the kernel that generates reads them too, and is the only one.
+    chunk: how many tokens of a prompt are read at a time at most; 1: the kernel that generates reads them too, and is the only one.
     cache: how keys and values are stored: "int8" with a scale for each position and head, "fp8" (float8_e4m3fn), or None, in the model's
     dtype.
     target, options: as for `monotile.compile`.

@@ -1,20 +1,25 @@
 """What a load reads of a dimension, whatever its index runs over: its index is held back, or it is read where a test holds."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 
 from monotile.ir.expr import (
+    Axis,
     Binary,
     Const,
     Expr,
     Load,
     Select,
     SizeTensor,
+    axes_of,
     children,
     conjuncts,
+    idx,
     loads,
+    rebuild,
     walk,
 )
-from monotile.ir.program import Part
+from monotile.ir.program import Compute, Live, Part, Scatter
 
 
 def held_before(index: Expr) -> Part | None:
@@ -24,6 +29,35 @@ def held_before(index: Expr) -> Part | None:
             return Part((None, end))
         case _:
             return None
+
+
+@functools.lru_cache(4096)
+def released(s: Scatter) -> tuple[tuple[Expr, ...], tuple[Live, ...]]:
+    """The indices of a Scatter without what holds its axes, and the held axes as live up to there. An axis is held if the Scatter depends on
+    `min(axis, end[] - 1)` alone: its other points write once more what the last one writes. None is in an update of what was there before.
+    """
+    every = (*s.index, s.value)
+    if s.combiner is not None or {s.base, s.out} & {x.tensor for e in every for x in loads(e)}:
+        return s.index, ()
+    free: dict[Expr, Expr] = {}
+    live: list[Live] = []
+    for hold in dict.fromkeys(x for e in every for x in walk(e)):
+        part = held_before(hold)
+        if part is None or not isinstance(hold, Binary) or not isinstance(hold.a, Axis):
+            continue
+        if not any(hold.a in axes_of(_replaced(e, {hold: idx(0)})) for e in every):
+            free[hold] = hold.a
+            live.append(Live(hold.a, *part.ends))
+    return tuple(_replaced(e, free) for e in s.index), tuple(live)
+
+
+def _replaced(e: Expr, ways: Mapping[Expr, Expr]) -> Expr:
+    return ways[e] if e in ways else rebuild(e, lambda x: _replaced(x, ways))
+
+
+def live_of(s: Compute | Scatter) -> tuple[Live, ...]:
+    """What is live along a statement's axes."""
+    return s.live if isinstance(s, Compute) else released(s)[1]
 
 
 def tested(body: Expr, x: Load, at: int) -> Part | None:

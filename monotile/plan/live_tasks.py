@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from monotile.ir.held import live_of
 from monotile.ir.program import Compute, Scatter
 from monotile.plan.nodes import Dim, LiveTasks, Stage, Step
 from monotile.plan.places import Place, Register, held_by_all
@@ -32,7 +33,7 @@ def is_given(x: LiveTasks, places: Places) -> bool:
 def _along(step: Step, k: int, statements: Statements, places: Places) -> LiveTasks | None:
     anchor = statements[step.computes[step.anchor]]
     dim = next((d for d in step.dims if d.stage == k), None)
-    if dim is None or dim.lead or not isinstance(anchor, Compute):
+    if dim is None or dim.lead:
         return None
     ends = {
         _size(statements[n], dim)
@@ -48,14 +49,15 @@ def _along(step: Step, k: int, statements: Statements, places: Places) -> LiveTa
     return LiveTasks(k, size, inner, dim.tile)
 
 
-def _wide(s: Compute, dim: Dim) -> list[int]:
+def _wide(s: Compute | Scatter, dim: Dim) -> list[int]:
     return [p for p in dim.axes if s.axes[p].extent > 1]
 
 
 def _size(s: Compute | Scatter, dim: Dim) -> str | None:
     """The size beyond which no element of `s` is live along the outermost axis of `dim`."""
-    if not isinstance(s, Compute) or any(p >= len(s.axes) for p in dim.axes):
+    if any(p >= len(s.axes) for p in dim.axes):
         return None
     wide = _wide(s, dim)
-    x = s.live_along(s.axes[wide[0]]) if wide else None
+    found = (x for x in live_of(s) if wide and x.axis == s.axes[wide[0]])
+    x = next(found, None)
     return x.prefix.name if x is not None and x.prefix is not None else None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 
 from monotile.analysis.affine import Affine, affine
-from monotile.analysis.dependence import follows, independent, is_axis, loads_of, updates_own
+from monotile.analysis.dependence import apart, follows, is_axis, loads_of, updates_own
 from monotile.analysis.states import Waits
 from monotile.ir.expr import Axis, Expr, Load, loads
 from monotile.ir.program import Branch, Compute, Loop, Scatter, Statement, defined, ends_of, used
@@ -138,7 +138,7 @@ def _writes_apart(every: Sequence[Compute | Scatter]) -> bool:
     uses = [(s, t.name) for s in every for t in used(s)] if scatters else []
     made = {s.out.name for s in every}
     return all(
-        len(independent(s.index, s.axes)) == len(s.axes)
+        len(apart(s)) == len(s.axes)
         and s.base.name not in made
         and all(name != s.out.name for _, name in uses)
         and all(t is s or updates_own(t, s) for t, name in uses if name == s.base.name)

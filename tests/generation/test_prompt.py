@@ -1,7 +1,9 @@
 """Prompts that are read in chunks: the tokens that follow are transformers' own."""
 
 import copy
+from collections.abc import Mapping
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,13 +12,15 @@ from monotile.generation.decoder import Decoder
 from monotile.generation.generator import Generator, generator
 from monotile.generation.prompt import LEAST, Chunk, Reader
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.elementwise.method import Map
 from monotile.plan.nodes import Repeat
 from monotile.plan.walk import stages_in
 from monotile.runtime.tensors import from_numpy
 from monotile.transform.iterate import Iterate
-from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate import COMPILER, emulate
 from tests.codegen.emulate_model import Emulated
 from tests.conftest import wide
+from tests.frontend.sized import Sized
 from tests.generation.test_generator import (
     CAPACITY,
     CHUNK,
@@ -30,6 +34,7 @@ from tests.generation.test_generator import (
 )
 
 transformers = pytest.importorskip("transformers")
+STEPS = torch.zeros(48, dtype=torch.bool)
 WINDOWED = {
     "gemma2, window": lambda: transformers.Gemma2Config(head_dim=16, **{**SIZES, "sliding_window": 10}),
     "mistral, window": lambda: transformers.MistralConfig(head_dim=16, **{**SIZES, "sliding_window": 10}),
@@ -101,15 +106,15 @@ def test_layers_that_are_a_loop_stream_their_keys(dtype: torch.dtype) -> None:
         p.data *= 0.5
     decoder = Decoder(model, 1, 32)
     wide = Decoder(copy.deepcopy(model).double(), 1, 32)
-    ids, numbers = prompt(32)[0], (torch.tensor(0), torch.tensor(True), torch.tensor(20))
-    fast = Emulated(Chunk(decoder, 8).eval(), (ids, *numbers), iterate=Iterate((1, 2), 1, 4, unread=False))  # fmt: skip
+    ids, numbers = prompt(32)[0], (torch.tensor(0), torch.tensor(True), torch.tensor(20), STEPS[:8])
+    fast = Emulated(Chunk(decoder).eval(), (ids, *numbers), iterate=Iterate((1, 2), 1, 4, unread=False))  # fmt: skip
     (loop,) = (n for n in fast.plan.body if isinstance(n, Repeat))
     (layers,) = (n for n in loop.body if isinstance(n, Repeat))
     (step,) = (s for stage in stages_in(layers.body) for s in stage.steps if isinstance(s.method, Attend))  # fmt: skip
     assert step.bounds
     fast(ids, *numbers)
     for begin in (0, 8, 16):
-        Chunk(wide, 8)(ids, torch.tensor(begin), *numbers[1:])
+        Chunk(wide)(ids, torch.tensor(begin), *numbers[1:])
     for name, x in fast.states.items():
         if name.startswith("decoder."):  # the last layer's
             found, right = from_numpy(x).double(), wide.get_buffer(name.removeprefix("decoder."))
@@ -121,16 +126,70 @@ def test_layers_that_are_a_loop_stream_their_keys(dtype: torch.dtype) -> None:
 def test_on_the_emulator() -> None:
     """The caches after it are PyTorch's."""
     decoder = Decoder(model_of("llama"), 1, 12)
-    module, ids = Chunk(decoder, 4).eval(), prompt(12)[0]
-    numbers = torch.tensor(0), torch.tensor(True), torch.tensor(9)
+    module, ids = Chunk(decoder).eval(), prompt(12)[0]
+    numbers = torch.tensor(0), torch.tensor(True), torch.tensor(9), STEPS[:4]
     fast = Emulated(module, (ids, *numbers), iterate=Iterate((1, 2), 1, 3, unread=False))
     at, goes_on = fast(ids, *numbers)
     assert int(at) == 12
     assert not goes_on
-    for begin in range(0, 12, 4):
-        module(ids, torch.tensor(begin), numbers[1], numbers[2])
-    assert len(fast.states) == 4
-    for name, x in fast.states.items():
-        torch.testing.assert_close(
-            torch.from_numpy(x), decoder.get_buffer(name.removeprefix("decoder."))
-        )
+    _same_caches(fast.states, decoder, numbers, ids)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_any_number_of_tokens_on_the_emulator() -> None:
+    """The rows of each chunk lie in the caches."""
+    decoder, ids = Decoder(model_of("llama"), 1, 64), prompt(64)[0]
+    module = Chunk(decoder).eval()
+    numbers = torch.tensor(0), torch.tensor(True), torch.tensor(60), STEPS[:48]
+    tokens = torch.export.Dim("tokens", min=4, max=48)
+    sized = Sized(module, (ids, *numbers), ({}, {}, {}, {}, {0: tokens}))
+    fast = Emulated(sized.captured, (ids, *numbers), iterate=Iterate((1, 2), 1, 16, unread=False))
+    copies = [s for stage in stages_in(fast.plan.body) for s in stage.steps if s.computes[0].startswith("index_copy")]  # fmt: skip
+    assert len(copies) == 4
+    assert all(isinstance(s.method, Map) for s in copies)
+    for end, count in ((48, 48), (40, 40), (60, 30), (9, 5)):
+        call = (*numbers[:2], torch.tensor(end), STEPS[:count])
+        values = sized.values(fast.program, (ids, *call), fast.constants)
+        at, goes_on, *states = emulate(fast.program, fast.plan, fast.source, values, seed=end)
+        assert int(at) >= end
+        assert not goes_on
+        found = dict(zip(fast.program.states, states, strict=True))
+        _same_caches(found, decoder, call, ids)
+
+
+def _same_caches(
+    states: Mapping[str, np.ndarray],
+    decoder: Decoder,
+    numbers: tuple[torch.Tensor, ...],
+    ids: torch.Tensor,
+) -> None:
+    """Those of PyTorch after the same chunks, up to where they end."""
+    begun, goes_on, end, steps = numbers
+    at = begun
+    while at < end:
+        at, _ = Chunk(decoder)(ids, at, goes_on, end, steps)
+    assert len(states) == 4
+    for name, x in states.items():
+        right = decoder.get_buffer(name.removeprefix("decoder."))[:, :, : int(end)]
+        torch.testing.assert_close(torch.from_numpy(x)[:, :, : int(end)], right)
+
+
+def test_a_model_that_fixes_the_number_of_tokens() -> None:
+    """It reads so many at a time, those behind the prompt too."""
+
+    class Fixed(transformers.LlamaForCausalLM):
+        def forward(self, input_ids: torch.Tensor, **given: object) -> object:
+            found = super().forward(input_ids, **given)
+            if input_ids.shape[1] > 1:  # as a table for certain lengths is looked up
+                assert {16: 0, 2: 0}.get(int(input_ids.shape[1]), 1) == 0
+            return found
+
+    torch.manual_seed(0)
+    plain = model_of("llama")
+    model = Fixed(plain.config).eval().requires_grad_(False)
+    model.load_state_dict(plain.state_dict())
+    lm = generator(model, CAPACITY, chunk=16, target="cpu", options=OPTIONS)
+    assert lm.reader is not None
+    assert not lm.reader.sized
+    for count in (LEAST + 2, 17, 20, 40):
+        assert torch.equal(lm.generate(prompt(count), 6), expected(plain, prompt(count), 6))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from monotile.analysis.dependence import independent
+from monotile.analysis.dependence import apart
 from monotile.ir.program import Scatter
 from monotile.kernels.family import Checked
 from monotile.plan.invalid import fail
@@ -13,6 +13,6 @@ def check_apart(c: Checked, shared: Iterable[int]) -> None:
     s = c.anchor
     if not isinstance(s, Scatter):
         return
-    apart = independent(s.index, s.axes)
-    if any(p not in apart for k in shared for p in c.step.dims[k].axes):
+    alone = apart(s)
+    if any(p not in alone for k in shared for p in c.step.dims[k].axes):
         fail(f"{c.stage.name}: writes of {s.out.name} may collide")

@@ -2,10 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis
+from monotile.ir.held import live_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import cost
 from monotile.kernels.draft import Context, Draft
@@ -32,7 +33,7 @@ def flat(
     anchor = group.steps[0][0]
     axes = anchor.axes
     total = math.prod(a.extent for a in axes)
-    if isinstance(anchor, Compute) and _needs_dim(anchor):
+    if _needs_dim(anchor):
         for dims in _along_live(anchor, context.target):
             yield draft(group, dims, method, context, accesses, scratch)
         return
@@ -45,23 +46,24 @@ def flat(
         yield draft(group, dims, method, context, accesses, scratch)
 
 
-def _needs_dim(s: Compute) -> bool:
+def _needs_dim(s: Compute | Scatter) -> bool:
     """Whether a loop over some axis skips dead elements, so that the axis needs a dim of its own. A dynamic size that bounds the outermost
     axis needs none: whole tasks are skipped (`Stage.live`)."""
-    bounded = [x for x in s.live if x.axis in s.axes]
+    bounded = [x for x in live_of(s) if x.axis in s.axes]
     outermost = next((a for a in s.axes if a.extent > 1), None)
     return not all(x.axis == outermost and x.prefix is not None for x in bounded)
 
 
-def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
+def _along_live(s: Compute | Scatter, target: Target) -> Iterator[tuple[Dim, ...]]:
     """The last bounded axis as a separate dim: whole, or in as many parts as leave each worker one task."""
-    p = max(p for p, a in enumerate(s.axes) if s.live_along(a) is not None)
+    live = live_of(s)
+    p = max(s.axes.index(x.axis) for x in live if x.axis in s.axes)
     extent = s.axes[p].extent
     sides = (tuple(range(p)), tuple(range(p + 1, len(s.axes))))
     outer, inner = (math.prod(s.axes[q].extent for q in side) for side in sides)
     rows = Dim(sides[0], outer, -(-outer // target.workers), 0)
-    if at := {y.axis: y.run for x in s.live for y in x.at}:
-        yield _within_runs(s, p, at, target)
+    if at := {y.axis: y.run for x in live for y in x.at}:
+        yield _within_runs(s.axes, p, at, target)
         return
     rest = (Dim(sides[1], inner, inner, None),) if sides[1] else ()
     parts = max(1, target.workers // -(-outer // rows.tile))
@@ -71,10 +73,12 @@ def _along_live(s: Compute, target: Target) -> Iterator[tuple[Dim, ...]]:
         yield (*((rows,) if sides[0] else ()), along, *rest)
 
 
-def _within_runs(s: Compute, p: int, at: Mapping[Axis, int], target: Target) -> tuple[Dim, ...]:
+def _within_runs(
+    axes: Sequence[Axis], p: int, at: Mapping[Axis, int], target: Target
+) -> tuple[Dim, ...]:
     """Axis p whole; of the axes that bounds depend on, and of those before p, as much as gives each worker one task, within one run of each."""
     tasks, stage, out = 1, 0, list[Dim]()
-    for q, a in enumerate(s.axes):
+    for q, a in enumerate(axes):
         if a not in at and q >= p:
             if q > p + 1 and out[-1].axes[-1] == q - 1 and out[-1].stage is None:
                 last = out.pop()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from monotile.analysis.affine import contiguous_run, offset
-from monotile.analysis.dependence import independent
+from monotile.analysis.dependence import apart
 from monotile.analysis.masked import copies_rows
 from monotile.ir.expr import Load, Tensor
 from monotile.ir.program import Compute, Scatter
@@ -51,7 +51,7 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
 def _is_independent(s: Compute | Scatter) -> bool:
     """Whether no element is computed from another one, or written where another one is."""
     if isinstance(s, Scatter):
-        return len(independent(s.index, s.axes)) == len(s.axes)
+        return len(apart(s)) == len(s.axes)
     return not s.reduce
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from monotile.analysis.dependence import independent
+from monotile.analysis.dependence import apart
 from monotile.analysis.row_lists import RowLists, lists_of
 from monotile.ir.program import Compute, Scatter
 from monotile.kernels.common import flat
@@ -66,8 +66,8 @@ def in_rows(site: RowSite, context: Context) -> tuple[Step, float] | None:
 
 
 def _serial(s: Scatter) -> Serial | None:
-    apart = independent(s.index, s.axes)
-    return None if len(apart) == len(s.axes) else Serial(tuple(sorted(apart)))
+    found = apart(s)
+    return None if len(found) == len(s.axes) else Serial(tuple(sorted(found)))
 
 
 def _access(target: Target) -> flat.Accesses:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from monotile.analysis.dependence import independent
+from monotile.analysis.dependence import apart
 from monotile.ir.expr import Axis, Expr, axes_of, loads
 from monotile.ir.program import Scatter
 
@@ -30,8 +30,8 @@ class Roles:
 
 def roles_of(s: Scatter) -> Roles | None:
     """The roles of the axes; None if no writes collide, if the written value depends on the updated tensor, or if nothing is scattered."""
-    apart = independent(s.index, s.axes)
-    terms = tuple(p for p in range(len(s.axes)) if p not in apart)
+    alone = apart(s)
+    terms = tuple(p for p in range(len(s.axes)) if p not in alone)
     met = frozenset(s.axes[p] for p in terms)
     scattered = tuple(d for d, i in enumerate(s.index) if _axes(i) & met)
     own = {s.base, s.out}
@@ -40,8 +40,8 @@ def roles_of(s: Scatter) -> Roles | None:
     if any(x.tensor in own for e in (*s.index, s.value) for x in loads(e)):
         return None
     decide = frozenset[Axis]().union(*(_axes(s.index[d]) for d in scattered))
-    outer = tuple(p for p in sorted(apart) if s.axes[p] in decide)
-    return Roles(terms, scattered, outer, tuple(p for p in sorted(apart) if p not in outer))
+    outer = tuple(p for p in sorted(alone) if s.axes[p] in decide)
+    return Roles(terms, scattered, outer, tuple(p for p in sorted(alone) if p not in outer))
 
 
 def _axes(e: Expr) -> frozenset[Axis]:

@@ -169,6 +169,10 @@ class _Finder:
         for x in loads_of(s):
             for i, extent in zip(x.index, x.tensor.shape, strict=True):
                 match i:
+                    case Binary(
+                        "min", Axis(), Binary("sub", Load(SizeTensor() as n), Const(1))
+                    ) if n.least > 0 and n.most <= extent:
+                        pass  # as it is
                     case Binary("min", Axis() as axis, Binary("sub", n, Const(1))) if loads(
                         n
                     ) and not axes_of(n):

@@ -161,7 +161,8 @@ def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
 
 
 MAX_CLASSES = 6  # of sizes
-SHORT = 32  # one class covers all sizes up to this, if halving the upper bound does not reach it
+TILE = 64  # a larger bound is a multiple, so that no tile of rows is nearly empty
+SHORT = 64  # one class covers all sizes up to this, if halving the upper bound does not reach it
 
 
 def size_classes(ranges: Ranges, most: int = MAX_CLASSES) -> list[dict[str, int]]:
@@ -181,8 +182,10 @@ def classes_of(ranges: Ranges, several: bool, paths: int = 1) -> Sequence[Mappin
 
 
 def _steps(low: int, high: int, count: int) -> list[int]:
-    """Up to `count` numbers from `low` to `high`, in about constant ratio: a half if that needs few numbers."""
+    """Up to `count` numbers from `low` to `high`, in about constant ratio: a half if that needs few numbers. Those below `high` are multiples of
+    TILE if they are greater."""
     least = max(low, min(high >> (count - 1), SHORT), 1)
     ratio = max(2.0, (high / least) ** (1 / max(count - 1, 1)))
-    found = {max(low, round(high / ratio**k)) for k in range(count)}
-    return sorted(found)
+    found = (high / ratio**k for k in range(1, count))
+    whole = (round(n / TILE) * TILE if n > TILE else round(n) for n in found)
+    return sorted({high, *(max(low, n) for n in whole if n < high)})
