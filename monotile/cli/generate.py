@@ -7,7 +7,7 @@ import click
 from monotile.config import Options
 from monotile.generation.checkpoint import load_checkpoint
 from monotile.generation.controls import Sampling
-from monotile.generation.generator import CHUNK, Generator, generator
+from monotile.generation.generator import Generator, generator
 from monotile.generation.packed_cache import FORMATS
 from monotile.generation.prompt import LEAST
 from monotile.targets.detect import device_of
@@ -37,7 +37,7 @@ def command(
     found = load_checkpoint(folder, dtype, device_of(target, options))
     ids = found.ids(prompt)
     room = capacity or ids.shape[1] + max_new_tokens
-    chunk = CHUNK if ids.shape[1] > LEAST else 1
+    chunk = None if ids.shape[1] > LEAST else 1
     lm = generator(found.model, room, chunk=chunk, cache=cache, target=target, options=options)
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,

@@ -13,13 +13,13 @@ from monotile.errors import InputError
 from monotile.generation.batch import BatchGenerator
 from monotile.generation.controls import Sampling, checked, listed, stops_of
 from monotile.generation.decoder import Decoder
-from monotile.generation.prompt import Reader
+from monotile.generation.prompt import FIXED, Reader
 from monotile.generation.rows import Ids, arranged
 from monotile.generation.step import STOPS, Step, iterated
 from monotile.generation.stream import Stream, Writing
 from monotile.runtime.module import CompiledModule
 
-CHUNK = 2048  # tokens of a prompt at a time, at most
+CHUNK = 2048  # tokens that are read at a time, at most, of all prompts together
 
 
 @overload
@@ -28,7 +28,7 @@ def generator(
     capacity: int,
     *,
     batch: Literal[1] = 1,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     cache: str | None = None,
     target: str = "auto",
     options: Options = Options(),
@@ -41,7 +41,7 @@ def generator(
     capacity: int,
     *,
     batch: int,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     cache: str | None = None,
     target: str = "auto",
     options: Options = Options(),
@@ -53,7 +53,7 @@ def generator(
     capacity: int,
     *,
     batch: int = 1,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     cache: str | None = None,
     target: str = "auto",
     options: Options = Options(),
@@ -62,7 +62,8 @@ def generator(
 
     capacity: maximum number of tokens of prompt and answer together; the cache is allocated for them.
     batch: maximum number of sequences; for more than one the result is a `BatchGenerator`.
-    chunk: how many tokens of a prompt are read at a time at most; 1: the kernel that generates reads them too, and is the only one.
+    chunk: how many tokens of each prompt are read at a time at most, by default 2048 of all prompts together; 1: the kernel that generates reads
+    them too, and is the only one.
     cache: how keys and values are stored: "int8" with a scale for each position and head, "fp8" (float8_e4m3fn), or None, in the model's
     dtype.
     target, options: as for `monotile.compile`.
@@ -71,6 +72,8 @@ def generator(
     """
     if batch < 1:
         raise InputError(f"a batch of {batch}: give 1 at least")
+    if chunk is None:
+        chunk = max(FIXED, CHUNK // batch)
     if chunk < 1:
         raise InputError(f"chunks of {chunk} tokens: give 1 at least")
     decoder = Decoder(model, batch, capacity, cache)

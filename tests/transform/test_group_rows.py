@@ -13,12 +13,14 @@ from monotile.ir.expr import (
     CountTensor,
     Expr,
     Load,
+    Select,
     SizeTensor,
     Tensor,
     Unary,
     add,
     binary,
     cast,
+    const,
     idx,
     mul,
 )
@@ -283,3 +285,64 @@ def test_one_matrix_is_chosen_by_all() -> None:
     given["which"] = np.zeros(40, np.int64)
     for got, want in zip(evaluate(new, given), evaluate(program, given), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def masked(program: Program, at: int) -> Program:
+    """`program` with products whose rows behind a size of the call, along axis `at`, are zeros."""
+    size = SizeTensor("n", (), I64, 1, 40)
+
+    def shortened(s: Statement) -> Statement:
+        if not isinstance(s, Compute) or not isinstance(s.body, Binary) or s.out.dtype is I64:
+            return s
+        test = Binary("lt", s.axes[at], Load(size, ()))
+        both = (Select(test, x, const(0, x.dtype)) for x in (s.body.a, s.body.b))
+        return msgspec.structs.replace(s, body=Binary("mul", *both))
+
+    inputs = (*program.inputs, size)
+    return msgspec.structs.replace(program, inputs=inputs, body=tuple(map(shortened, program.body)))
+
+
+@pytest.mark.parametrize("n", [1, 7, 10])
+def test_rows_that_are_zeros_choose_nothing(n: int) -> None:
+    program = masked(two(kept=True), 1)
+    new = group_rows(program)
+    verify(new)
+    given = values(CHOSEN["at random"]) | {"n": np.int64(n)}
+    for got, want in zip(evaluate(new, given), evaluate(program, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    counts = next(s for s in new.body if isinstance(s, Compute) and s.out.name == "chosen")
+    assert evaluate(Program(new.inputs, (), (counts,), (counts.out,)), given)[0].sum() == 4 * n
+    assert "where" not in show(new).split("rows_in_blocks_1[")[1].split("\n")[0]
+
+
+@pytest.mark.parametrize("n", [1, 20, 40])
+def test_rows_in_order_with_zeros_behind(n: int) -> None:
+    program = masked(sorted_rows(), 0)
+    new = group_rows(program)
+    verify(new)
+    assert "rank" not in [s.out.name for s in new.body if isinstance(s, Compute)]
+    given = {k: v for k, v in values(CHOSEN["one"]).items() if k == "w"}
+    given["x"] = np.random.default_rng(2).standard_normal((40, WIDTH)).astype(np.float32)
+    given |= {"ends": np.array((3, 3, 9, 15, n)), "n": np.int64(n)}
+    (got,), (want,) = evaluate(new, given), evaluate(program, given)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_few_rows_keep_their_zeros(rows: int) -> None:
+    x, which = Tensor("x", (rows, WIDTH), F32), Tensor("choice", (rows,), I64)
+    copy = compute(Tensor("copy", (rows, WIDTH, WIDTH), F32), lambda t, *i: Load(W, (Load(which, (t,)), *i)))  # fmt: skip
+    y = compute(
+        Tensor("y", (rows, WIDTH), F32),
+        lambda t, n, k: mul(Load(copy.out, (t, n, k)), Load(x, (t, k))),
+        reduce=(WIDTH,),
+        combiner="sum",
+    )
+    program = masked(Program((x, which, W), (), (copy, y), (y.out,)), 0)
+    new = group_rows(program)
+    assert "copy" not in show(new)
+    rng = np.random.default_rng(rows)
+    given = {t.name: rng.standard_normal(t.shape).astype(np.float32) for t in (x, W)}
+    given |= {"choice": rng.integers(0, CHOICES, rows), "n": np.int64(1)}
+    (got,), (want,) = evaluate(new, given), evaluate(program, given)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -23,12 +23,18 @@ from monotile.analysis.states import old_values
 from monotile.analysis.uses import Uses
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
+    NEGATED,
     Axis,
+    Binary,
+    Cast,
+    Const,
     Expr,
     Load,
+    Select,
     Tensor,
     axes_of,
     cast,
+    const,
     loads,
     map_loads,
     mul,
@@ -59,13 +65,14 @@ SHARED = 0.4  # rows for each matrix, from which on several choose the same one
 
 class _Chosen(NamedTuple):
     """A product whose rows select their matrix. rows: the positions of their axes. matrix: the factor that is one of many matrices,
-    along dimension `dim` of its Load. other: the factor with the rows. swapped: `matrix` is the body's first factor. several: whether
-    there are so many rows that some select the same matrix."""
+    along dimension `dim` of its Load. other: the factor with the rows. test: which rows are there, None for all; the others are zeros.
+    swapped: `matrix` is the body's first factor. several: whether there are so many rows that some select the same matrix."""
 
     rows: tuple[int, ...]
     matrix: Load
     dim: int
     other: Expr
+    test: Expr | None
     swapped: bool
     several: bool
 
@@ -93,7 +100,30 @@ def group_rows(program: Program) -> Program:
 
 def _direct(c: Compute, chosen: _Chosen) -> Compute:
     """The product reading the original matrices, not a gathered copy of them."""
-    return msgspec.structs.replace(c, body=chosen.times(chosen.other, chosen.matrix, c.body.dtype))
+    other, matrix = (_where(chosen.test, cast(e, c.body.dtype)) for e in (chosen.other, chosen.matrix))  # fmt: skip
+    return msgspec.structs.replace(c, body=chosen.times(other, matrix, c.body.dtype))
+
+
+def _where(test: Expr | None, e: Expr) -> Expr:
+    return e if test is None else Select(test, e, const(0, e.dtype))
+
+
+def _unmasked(c: Compute) -> tuple[Compute, Expr | None]:
+    """A product of which some rows are zeros, as if all were there, and the test of those that are; its own and None for another."""
+    match c.body:
+        case Binary("mul", Select(test, a, Const(0 | 0.0)), Select(other, b, Const(0 | 0.0))) if (
+            test == other and axes_of(test) <= {*c.axes}
+        ):
+            return msgspec.structs.replace(c, body=mul(a, b)), test
+        case _:
+            return c, None
+
+
+def _there(e: Expr, test: Expr | None) -> Expr:
+    """`e` where `test` holds."""
+    if test is None:
+        return e
+    return _there(e.then, test) if isinstance(e, Select) and e.cond == test else rebuild(e, lambda x: _there(x, test))  # fmt: skip
 
 
 def _in_place(e: Expr, known: tuple[Expr, Expr], at: tuple[Expr, Expr]) -> Expr:
@@ -157,7 +187,8 @@ class _Grouping:
             self.found[c.out.name] = chosen
 
     def _chosen(self, c: Compute) -> _Chosen | None:
-        found = contraction(c)
+        plain, test = _unmasked(c)
+        found = contraction(plain)
         if found is None or c.live:
             return None
         first, second = (found.right, found.left) if found.swapped else (found.left, found.right)
@@ -170,10 +201,11 @@ class _Grouping:
                 continue
             (dim,) = gathers
             rows = tuple(p for p, a in enumerate(c.axes) if a in axes_of(matrix.index[dim]))
-            if self._fits(c, rows, matrix, dim, other):
+            own = test is None or axes_of(test) <= {c.axes[p] for p in rows}
+            if own and self._fits(c, rows, matrix, dim, other):
                 count = prod(c.axes[p].extent for p in rows)
                 several = count >= max(LEAST_ROWS, SHARED * matrix.tensor.shape[dim])
-                return _Chosen(rows, matrix, dim, other, swapped, several)
+                return _Chosen(rows, matrix, dim, other, test, swapped, several)
         return None
 
     def _lasts(self, c: Compute) -> bool:
@@ -229,10 +261,10 @@ class _Grouping:
             moved = self.moved.get(x.tensor.name)
             if moved is None:
                 return x
+            at = [x.index[p] for p in moved.rows]
             rest = (i for p, i in enumerate(x.index) if p not in moved.rows)
-            return Load(
-                moved.out, (*moved.groups.place_of([x.index[p] for p in moved.rows]), *rest)
-            )
+            y = Load(moved.out, (*moved.groups.place_of(at), *rest))
+            return _where(moved.groups.choice.test_at(at), y)
 
         return map_loads(e, place)
 
@@ -247,7 +279,8 @@ class _Grouping:
             where = groups.choice.at(groups.row_at(b, r))
             at = dict(zip(rows, where, strict=True))
             at |= {a.name: i for a, i in zip(c.reduce, k, strict=True)}
-            return _in_place(substitute(chosen.other, at), groups.place_of(where), (b, r))
+            found = _there(substitute(chosen.other, at), groups.choice.test_at(where))
+            return _in_place(found, groups.place_of(where), (b, r))
 
         extents = [a.extent for a in c.reduce]
         x = self._tensor("rows_in_blocks", (blocks, size, *extents), chosen.other.dtype)
@@ -281,15 +314,26 @@ class _Grouping:
         axes = tuple(c.axes[p] for p in chosen.rows)
         ends = tuple(x.ends if (x := known.get(a)) else None for a in axes)
         matrix, dim = chosen.matrix, chosen.dim
-        ascends = (
-            len(axes) == 1 and not any(ends) and ascending(matrix.index[dim], axes[0], self.made)
+        first = all(e is None or e[0] is None for e in ends)  # others choose no matrix, after all
+        ascends = len(axes) == 1 and first and ascending(matrix.index[dim], axes[0], self.made)
+        ascends = ascends and (chosen.test is None or self._first(chosen.test, axes[0]))
+        choice = Choice(
+            matrix.index[dim], axes, matrix.tensor.shape[dim], ends, chosen.test, ascends
         )
-        choice = Choice(matrix.index[dim], axes, matrix.tensor.shape[dim], ends, ascends)
         if choice.key in self.known:
             return self.known[choice.key], []
         groups, made = put_in_groups(choice, self.names, c.origin)
         self.known[choice.key] = groups
         return groups, [*made]
+
+    def _first(self, test: Expr, axis: Axis) -> bool:
+        """Whether a test holds for the first rows alone."""
+        match test:
+            case Binary(op, a, b) if op in NEGATED:
+                absent = Cast(Binary(NEGATED[op], a, b), DType.I64)
+                return ascending(absent, axis, self.made)
+            case _:
+                return False
 
     def _tensor(self, stem: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
         return Tensor(self.names.fresh(stem), shape, dtype)

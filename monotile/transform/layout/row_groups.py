@@ -2,8 +2,9 @@
 
 chosen[g] = rows that chose g                     first[g]  = blocks of lower choices
 rank[t]  = rows before t that chose as it did
-place[t] = BLOCK * first[choice(t)] + rank[t]; t + BLOCK * first[choice(t)] - (rows of lower choices), where choices ascend with t
-row[p]   = the t with place[t] = p, 0 for none    matrix[b] = choices whose blocks are all before b
+place[t] = BLOCK * first[choice(t)] + rank[t]     row[p] = the t with place[t] = p, 0 for none
+matrix[b] = choices whose blocks are all before b
+where choices ascend with t: shift[g] = BLOCK * first[g] - rows of lower choices, place[t] = t + shift[choice(t)], row[p] = p - shift[matrix]
 live     = blocks that have rows, at least one; look-ups of rows are clamped to these, so that no other block is computed (`live/demand.py`)
 """
 
@@ -38,12 +39,14 @@ ROOM = 1.5  # rows of a block for each that selects a choice on average: a secon
 
 class Choice(NamedTuple):
     """The choice of rows: `chosen`, an index below `choices`, at a point of `axes`, those of the rows. ends: the live extent of each
-    axis, None for all. ascends: whether choices never decrease from row to row."""
+    axis, None for all. test: at a point of `axes`, whether the row is there; None for all. ascends: whether choices never decrease from row to
+    row, and rows that are not there come last."""
 
     chosen: Expr
     axes: tuple[Axis, ...]
     choices: int
     ends: tuple[Ends | None, ...]
+    test: Expr | None = None
     ascends: bool = False
 
     @property
@@ -57,7 +60,7 @@ class Choice(NamedTuple):
     @property
     def partial(self) -> bool:
         """Whether there may be fewer rows in a call."""
-        return any(self.ends)
+        return any(self.ends) or self.test is not None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -65,7 +68,14 @@ class Choice(NamedTuple):
         names: dict[str, Expr] = {
             a.name: Axis(f"row{k}", a.extent) for k, a in enumerate(self.axes)
         }
-        return substitute(self.chosen, names), self.shape, self.choices, self.ends
+        test = None if self.test is None else substitute(self.test, names)
+        return substitute(self.chosen, names), self.shape, self.choices, self.ends, test
+
+    def test_at(self, at: Sequence[Expr]) -> Expr | None:
+        """The test of the row with these indices."""
+        if self.test is None:
+            return None
+        return substitute(self.test, {a.name: i for a, i in zip(self.axes, at, strict=True)})
 
     def at(self, row: Expr) -> list[Expr]:
         """A row's index along each of the axes."""
@@ -80,6 +90,8 @@ class Choice(NamedTuple):
         at = self.at(row)
         names = {a.name: i for a, i in zip(self.axes, at, strict=True)}
         found = cast(substitute(self.chosen, names), DType.I64)
+        if (test := self.test_at(at)) is not None:
+            found = Select(test, found, idx(self.choices))
         for i, ends in zip(at, self.ends, strict=True):
             for sign, end in zip(("ge", "lt"), ends or (), strict=False):
                 if end is not None:
@@ -156,6 +168,17 @@ class _Terms(NamedTuple):
         # absent rows come after the others, where there may be no position
         return Binary("min", found, idx(places - 1)) if self.choice.partial else found
 
+    def behind(self, p: Expr, matrix: Tensor) -> Expr:
+        """The row at position `p`, where choices ascend."""
+        own = binary(
+            "min",
+            Load(matrix, (binary("floordiv", p, idx(self.block)),)),
+            idx(self.choice.choices - 1),
+        )
+        begun = mul(Load(self.first, (own,)), idx(self.block))
+        there = Binary("lt", binary("sub", p, begun), Load(self.chosen, (own,)))
+        return Select(there, binary("sub", p, Load(self.shift, (own,))), idx(0))
+
     def there(self, p: Expr, t: Expr) -> Expr:
         return Select(Binary("eq", Load(self.place, (t,)), p), t, idx(0))
 
@@ -191,7 +214,9 @@ def put_in_groups(choice: Choice, names: Names, origin: str) -> tuple[Groups, li
         total(t.shift, t.lower_room, count) if choice.ascends else total(t.rank, t.before, rows),
         compute(place, lambda i: t.placed(i, blocks * size), origin=origin),
         total(matrix, t.passed, count),
-        total(row, t.there, rows),
+        compute(row, lambda p: t.behind(p, matrix), origin=origin)
+        if choice.ascends
+        else total(row, t.there, rows),
     ]
     return Groups(choice, size, row, place, matrix, live), made
 
