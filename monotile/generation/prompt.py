@@ -15,6 +15,9 @@ from monotile.transform.iterate import Iterate
 
 LEAST = 8  # tokens: fewer are read one at a time
 FIXED = 64  # tokens of each chunk of a model that cannot be captured for any number of them
+ROOM = (
+    1 << 30
+)  # bytes of workspace, above which chunks are shorter: scores of all keys that are kept in memory
 _REFUSED = (CaptureError, UnsupportedOperatorError, ScheduleError)
 
 
@@ -62,13 +65,17 @@ class Reader:
         """example: ids, and the padding if there is one, as `read` takes them."""
         self.chunk = 1 if decoder.recurrent else min(chunk, decoder.capacity)
         self.sized = self.chunk > LEAST
-        if self.sized:
-            try:
-                self.kernel = self._compiled(decoder, example, target, options)
-                return
-            except _REFUSED:
-                self.sized, self.chunk = False, min(self.chunk, FIXED)
-        self.kernel: CompiledModule = self._compiled(decoder, example, target, options)
+        try:
+            self.kernel: CompiledModule = self._compiled(decoder, example, target, options)
+        except _REFUSED:
+            if not self.sized:
+                raise
+            self.sized, self.chunk = False, min(self.chunk, FIXED)
+            self.kernel = self._compiled(decoder, example, target, options)
+        needed = self.kernel.plan.launch.workspace_bytes
+        if needed > ROOM and self.chunk > FIXED:
+            self.chunk = max(FIXED, self.chunk * ROOM // needed // FIXED * FIXED)
+            self.kernel = self._compiled(decoder, example, target, options)
 
     def _compiled(
         self, decoder: Decoder, example: tuple[Tensor, ...], target: str, options: Options

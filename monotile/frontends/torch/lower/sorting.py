@@ -1,16 +1,18 @@
-"""Sorting by rank: the position of an element is the number of elements before it."""
+"""Sorting by rank: the position of an element is the number of elements before it. Each is compared with each, or, of many, as `long_sort.py` does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monotile.frontends.builder import Builder, Type, load, raised, wrap
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.long_sort import LONG, long_ranks, order_of_ranks
 from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.views import along
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
+FEW = 64  # elements of the result that are searched for one by one
 Lowering = Callable[..., Any]
 Number = Callable[
     [Builder, Tensor, int, Tensor], Tensor
@@ -28,15 +30,23 @@ def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[in
     """[..., k, ...]: the position along `d` of the k-th smallest element; equal elements keep their order."""
     n = x.shape[d]
 
-    def before(*axes: Expr) -> Expr:
-        *i, r = axes
-        own, other = raised(x, i), raised(x, along(i, d, lambda _: r))
+    def before(own: Expr, other: Expr, earlier: Expr) -> Expr:
         ahead = _after(other, own) if descending else _after(own, other)
         behind = _after(own, other) if descending else _after(other, own)
-        tie = s.both(s.lt(r, i[d]), s.negation(behind))
-        return cast(s.either(ahead, tie), DType.I64)
+        return s.either(ahead, s.both(earlier, s.negation(behind)))
 
-    rank = b.emit(x.shape, DType.I64, before, reduce=(n,), combiner="sum", part="rank")
+    def compared(*axes: Expr) -> Expr:
+        *i, r = axes
+        other = raised(x, along(i, d, lambda _: r))
+        return cast(before(raised(x, i), other, s.lt(r, i[d])), DType.I64)
+
+    if int(n) < LONG:
+        rank = b.emit(x.shape, DType.I64, compared, reduce=(n,), combiner="sum", part="rank")
+    else:
+        rank = long_ranks(b, x, d, before)
+    if int(n) >= LONG and int(shape[d]) > FEW:
+        order = order_of_ranks(b, rank, d)
+        return b.emit(shape, DType.I64, lambda *i: load(order, i), part="order")
 
     def found(*axes: Expr) -> Expr:
         *i, r = axes
