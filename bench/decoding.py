@@ -83,6 +83,9 @@ CASES = {
     "llama_1b_32000_fp8_cache": Case(llama_long, torch.bfloat16, 32768, 32000, cache="fp8"),
     "llama_1b_answer": Case(llama, torch.bfloat16, 1024, 0),
     "llama_1b_prompt": Case(llama, torch.bfloat16, 1024, -128),
+    "llama_1b_prompt_512": Case(llama, torch.bfloat16, 4096, -512),
+    "llama_1b_prompt_2000": Case(llama, torch.bfloat16, 4096, -2000),
+    "olmoe_7b_prompt_512": Case(shaped("olmoe_7b"), torch.bfloat16, 4096, -512),
     "gpt2": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511),
     "gpt2_arranged": Case(lambda dtype: gpt2(dtype)[0], torch.float16, 1024, 511, arranged=True),
     "gpt2_xl": Case(gpt2_xl, torch.float16, 1024, 511),
@@ -206,28 +209,38 @@ def answer(case: Case, rate: float, device: torch.device) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class Prompt(nn.Module):
+    """A model that reads a prompt, as it does for the first token of an answer: logits, and the keys of each layer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        found = self.model(input_ids=ids, use_cache=True, logits_to_keep=1)
+        return found.logits, [x for y in found.past_key_values.layers for x in (y.keys, y.values)]
+
+
 def prompt(
     case: Case, rivals: tuple[str, ...], rate: float, device: torch.device
 ) -> dict[str, Any]:
-    """A whole prompt into the cache."""
+    """A whole prompt into the cache; rivals are compiled for its length, and compute logits of its last token too."""
     with device:
         model = case.make(case.dtype)
     count = -case.position
     lm = monotile.generator(model, case.capacity)
     assert lm.reader is not None
     ids = torch.randint(0, 1000, (case.capacity,), device=device)
-    decoder = Decoder(model, 1, case.capacity)
-    where = torch.arange(count, device=device)
-    begin, more, end = torch.tensor(0, device=device), torch.tensor(True, device=device), torch.tensor(count, device=device)  # fmt: skip
+    given, whole = lm.reader.bounds(0, count, device), Prompt(model)
     with torch.no_grad():
         kernel = lm.reader.kernel
-        runs: dict[str, Callable[[], Any]] = {"ours": lambda: kernel(ids, begin, more, end)}
+        runs: dict[str, Callable[[], Any]] = {"ours": lambda: kernel(ids, *given)}
         for name in rivals:
-            other = rival(name, decoder)
-            runs[name] = lambda other=other: other(ids[None, :count], where)
+            other = rival(name, whole)
+            runs[name] = lambda other=other: other(ids[None, :count])
         times = {n: graph_timing(run, device) for n, run in runs.items()}
-    ours, theirs = lm.decoder.key_cache_3[0, :, :count], decoder.key_cache_3[0, :, :count]
-    off = error(ours.float(), theirs.float())
+        theirs = whole(ids[None, :count])[1][6]
+    off = error(lm.decoder.key_cache_3[0, :, :count].float(), theirs[0].float())
     return {
         "ours": times["ours"], "rivals": {n: times[n] for n in rivals},
         "errors": {"ours": off} | dict.fromkeys(rivals, 0.0), "floor": floor(lm.decoder, case, rate),

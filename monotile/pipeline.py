@@ -75,6 +75,7 @@ from monotile.transform.roll.reroll_selects import reroll_selects
 from monotile.transform.roll.roll import roll
 from monotile.transform.roll.skew import skew
 from monotile.transform.roll.update_tables import update_tables
+from monotile.transform.simplify.appended_terms import separate_terms
 from monotile.transform.simplify.copy_propagation import propagate_copies
 from monotile.transform.simplify.crop import crop
 from monotile.transform.simplify.dce import eliminate_dead_code
@@ -106,20 +107,20 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          "First, while what is stated of zeros is a statement of its own, which inlining takes in. Layers go along lists alike, and roll.",
          sets=("masks listed",)),
     Pass("inline_views", rewrite(inline_views),
-         "Views between operators hide that layers are equal.",
-         needs=("stacks masked",), sets=("views inlined",)),
+         "Views between operators hide that layers are equal.", needs=("stacks masked",), sets=("views inlined",)),
     Pass("eliminate_dead_code", rewrite(eliminate_dead_code),
-         "Inlined views that nobody reads any more would interrupt repeated sequences.",
-         needs=("views inlined",)),
+         "Inlined views that nobody reads any more would interrupt repeated sequences.", needs=("views inlined",)),
     Pass("simplify", rewrite_by_options(simplify),
-         "In canonical form, equal layers have equal expressions.",
-         needs=("views inlined",), sets=("simplified",)),
+         "In canonical form, equal layers have equal expressions.", needs=("views inlined",), sets=("simplified",)),
     Pass("shorten_reductions", rewrite(shorten_reductions),
          "Comparisons are canonical, and views inlined. Before layers are rolled and siblings fused: a bag of one is no reduction.",
          needs=("views inlined", "simplified"), sets=("reductions shortened",)),
     Pass("crop", rewrite(crop),
          "Before layers are rolled, of which the last may be read in part. Views are inlined, and indices canonical.",
          needs=("views inlined", "simplified"), sets=("cropped",)),
+    Pass("separate_terms", rewrite(separate_terms),
+         "After cropping, which leaves out the shares that nobody reads. Before layers are rolled and exponentials inlined.",
+         needs=("views inlined", "cropped"), sets=("terms separated",), where=(EXACTER,)),
     Pass("specialise", specialise_parameters,
          "Before rolling: what is zero differs from layer to layer. Views are inlined, so that an index says what a dimension consists of.",
          needs=("views inlined", "simplified"), sets=("specialised",), where=(SPECIALISING,)),
@@ -171,8 +172,7 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          needs=("pointwise inlined",), sets=("axes aligned",)),
     Pass("reindex_reductions", rewrite(reindex_reductions),
          "For readers that differ by a reshape, not only by an order of axes.", needs=("axes aligned",)),
-    Pass("join_reductions", rewrite(join_reductions),
-         "Once it is settled in what order a product's operands lie, and before layouts are chosen for what it reads.",
+    Pass("join_reductions", rewrite(join_reductions), "Once it is settled in what order a product's operands lie, and before layouts are chosen for what it reads.",
          needs=("axes aligned",)),
     Pass("propagate_copies", rewrite(propagate_copies),
          "After the last inlining: the copies that are left are read as whole tensors, and so can their sources be.",

@@ -84,7 +84,7 @@ class Reader:
         ids, *padding = example
         least = LEAST // 2 if self.sized else self.chunk
         how = Iterate(inputs=(1, 2), predicate=1, bound=-(-decoder.capacity // least), unread=False)
-        call = (ids, *self._bounds(0, 1, self.chunk, ids.device), *padding)
+        call = (ids, *self._given(0, 1, self.chunk, ids.device), *padding)
         shapes: Any = None
         if self.sized:
             tokens = torch.export.Dim("tokens", min=least, max=self.chunk)
@@ -102,12 +102,16 @@ class Reader:
         """Computes the keys and values at positions from `begun` to `end`, of which there are LEAST at least if any. ids: up to the capacity,
         of which those from `end` on are ignored."""
         if begun < end:
-            left = end - begun
-            count = -(-left // -(-left // self.chunk)) if self.sized else self.chunk
-            self.kernel(ids, *self._bounds(begun, end, count, ids.device), *padding)
+            self.kernel(ids, *self.bounds(begun, end, ids.device), *padding)
+
+    def bounds(self, begun: int, end: int, device: torch.device) -> tuple[Tensor, ...]:
+        """The kernel's arguments behind the ids for positions from `begun` to `end`."""
+        left = end - begun
+        count = -(-left // -(-left // self.chunk)) if self.sized else self.chunk
+        return self._given(begun, end, count, device)
 
     @staticmethod
-    def _bounds(begun: int, end: int, count: int, device: torch.device) -> tuple[Tensor, ...]:
+    def _given(begun: int, end: int, count: int, device: torch.device) -> tuple[Tensor, ...]:
         numbers = (torch.tensor(x, device=device) for x in (begun, begun < end, end))
         return (*numbers, torch.empty(count, dtype=torch.bool, device=device))
 

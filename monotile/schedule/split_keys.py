@@ -4,9 +4,9 @@ Of S parts, part s has keys s, s + S, s + 2S, ...: whatever range of the keys is
 its own softmax: the maximum score, the exponentials relative to it, their sum, and the values weighted by them. With e[s] = exp(top[s] -
 the largest top), they combine to
 
-    result = (sum over s of e[s] * mixture[s]) / (sum over s of e[s] * total[s])
+    result = (sum over s of e[s] * mixture[s]) / (sum over s of e[s] * total[s] + further terms)
 
-which is pointwise. A part without a live key has the lowest finite number as its maximum, and the factor 0.
+which is pointwise. Where a sum has further terms (`transform/simplify/appended_terms.py`), one part has all keys. A part without a live key has the lowest finite number as its maximum, and the factor 0.
 
 Where tensor cores weight the values (`kernels/attention`), the exponentials of a part are rounded as the whole's probabilities would be.
 Then a part is one streamed step, in which heads that share keys read each key once. Otherwise separate reductions compute it.
@@ -59,8 +59,8 @@ LOWEST = -3.4028234663852886e38  # in float32
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """result = sum over keys of shares * values. inner: statements used only for it that have keys, in order, with the position of the
-    keys among their axes; None where they reduce the keys."""
+    """result = sum over keys of shares * values. more: further terms of the sum of a row, in the axes of `shares`. inner: statements used only
+    for it that have keys, in order, with the position of the keys among their axes; None where they reduce the keys."""
 
     result: Compute
     shares: Compute
@@ -68,6 +68,7 @@ class Softmax:
     total: Compute
     top: Compute
     least: float
+    more: tuple[Expr, ...]
     inner: Mapping[str, tuple[Compute, int | None]]
     keys: int
 
@@ -81,7 +82,7 @@ def split_keys(program: Program, target: Target, context: Context) -> Program:
     alike: dict[str, list[Softmax]] = {}
     for result in computes.values():
         found = _found(result, computes, uses)
-        if found is not None and _rows(found) < target.workers:
+        if found is not None and (found.more or _rows(found) < target.workers):
             alike.setdefault(_shape(found, context), []).append(found)
     for each in alike.values():
         program = _tried(program, each, context)  # which leaves all others unchanged
@@ -109,7 +110,7 @@ def _ways(program: Program, alike: Sequence[Softmax], context: Context) -> Itera
     """The ways to split softmaxes that are alike, as layers' may be."""
     yield _Way(1, False, program)
     one = alike[0]
-    for parts in PARTS:
+    for parts in (1, *PARTS) if one.more else PARTS:  # no family computes the further terms
         if one.keys % parts or one.keys // parts < LEAST:
             continue
         if _rows(one) * parts < 2 * context.target.workers:
@@ -151,7 +152,7 @@ def _found(result: Compute, computes: Mapping[str, Compute], uses: Counter[str])
         parts = softmax(shares, place, computes)
         if parts is None:
             continue
-        powers, total, top, scores, least = parts
+        powers, total, top, scores, least, more = parts
         inner = {
             s.out.name: (s, p)
             for s, p in (
@@ -162,7 +163,7 @@ def _found(result: Compute, computes: Mapping[str, Compute], uses: Counter[str])
                 (shares, place),
             )
         }
-        found = Softmax(result, shares, powers, total, top, least, inner, along.extent)
+        found = Softmax(result, shares, powers, total, top, least, more, inner, along.extent)
         return _with_producers(found, computes, uses)
     return None
 
@@ -235,7 +236,7 @@ class _Splitter:
         moved: dict[str, Expr] = {a.name: b for a, b in zip(s.axes, axes, strict=True)}
         moved |= {a.name: b for a, b in inner.items()}
         walked = moved[key.name]
-        whole = add(mul(walked, idx(self.parts)), part)
+        whole = add(mul(walked, idx(self.parts)), part) if self.parts > 1 else walked
         body = self._read(substitute(body, moved | {key.name: whole}), part, whole, walked)
         if s is self.found.top and not _is_finite(body):
             body = Binary("max", body, const(LOWEST, DType.F32))
@@ -275,6 +276,12 @@ class _Splitter:
         factors = [Unary("exp", Binary("sub", t, most)) for t in tops]
         mixed = [mul(f, Load(self.mixture, (idx(k), *result.axes))) for k, f in enumerate(factors)]
         below = functools.reduce(add, (mul(f, t) for f, t in zip(factors, totals, strict=True)))
+        at = {a.name: i for a, i in zip(found.shares.axes, x.index, strict=True)}
+        for term in found.more:
+            own = map_loads(
+                substitute(term, at), lambda y: most if y.tensor == found.top.out else y
+            )
+            below = add(below, own)
         if found.least:
             below = Binary("max", below, const(found.least, DType.F32))
         body = Binary("div", functools.reduce(add, mixed), below)

@@ -7,6 +7,7 @@ Found by structure: `softmax(f(queries · keys)) · values` of any model, howeve
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from monotile.analysis.contraction import contraction, factors, grain, in_tf32
 from monotile.analysis.dependence import follows, loads_of
@@ -122,11 +123,13 @@ def _of(
         return None
     place = weights.index.index(along)
     parts, shares = softmax(weight, place, computes), weight
+    if parts is not None and parts.more:
+        return None
     if parts is None:
         parts, shares = _part(weight, place, computes), None
     if parts is None:
         return None
-    powers, total, top, scores, least = parts
+    powers, total, top, scores, least, _ = parts
     chain = _followed(scores, computes)
     found = contraction(chain[0]) if chain else None
     if found is None or len(chain[0].reduce) < 1:
@@ -205,10 +208,19 @@ def _columns(result: Compute, weights: Load, values: Expr) -> list[int]:
     return [p for p, a in enumerate(result.axes) if a in axes_of(values) and a not in shared]
 
 
-def softmax(
-    shares: Compute, place: int, computes: Computes
-) -> tuple[Compute, Compute, Compute, Compute, float] | None:
-    """(powers, total, top, scores, least) of powers / max(total, least), a softmax along the axis at `place`."""
+class Softmax(NamedTuple):
+    """powers / max(total + more, least). powers: exp(scores - top). more: numbers of the row, which read `top` alone of the four."""
+
+    powers: Compute
+    total: Compute
+    top: Compute
+    scores: Compute
+    least: float
+    more: tuple[Expr, ...]
+
+
+def softmax(shares: Compute, place: int, computes: Computes) -> Softmax | None:
+    """`shares` as a softmax along its axis at `place`, if it is one."""
     match uncast(shares.body):
         case Binary("div", Load() as above, below) if not shares.reduce:
             pass
@@ -216,31 +228,36 @@ def softmax(
             return None
     least = 0.0
     match below:
-        case Binary("max", Load() as sum_, Const(float() as least)):
-            pass
-        case Load() as sum_:
-            pass
+        case Binary("max", lower, Const(float() as least)):
+            below = lower
         case _:
-            return None
-    powers, total = computes.get(above.tensor.name), computes.get(sum_.tensor.name)
+            pass
+    more: list[Expr] = []
+    while isinstance(below, Binary) and below.op == "add":
+        below, term = below.a, below.b
+        more.append(term)
+    if not isinstance(below, Load):
+        return None
+    powers, total = computes.get(above.tensor.name), computes.get(below.tensor.name)
     if powers is None or total is None or not follows(shares, [above]):
         return None
     found = _powers(powers, place, computes)
-    if found is None or not _without(sum_, shares, place) or not _totals(total, powers, place):
+    if found is None or not _without(below, shares, place) or not _totals(total, powers, place):
         return None
-    return powers, total, *found, least
+    top, scores = found
+    inner = {powers.out, total.out, scores.out}
+    if any(shares.axes[place] in axes_of(e) or inner & {x.tensor for x in loads(e)} for e in more):
+        return None
+    return Softmax(powers, total, top, scores, least, tuple(more))
 
 
-def _part(
-    powers: Compute, place: int, computes: Computes
-) -> tuple[Compute, Compute, Compute, Compute, float] | None:
-    """(powers, total, top, scores, 0), where the powers are those of a softmax along the axis at `place` that are not divided before
-    they weight the values."""
+def _part(powers: Compute, place: int, computes: Computes) -> Softmax | None:
+    """The powers of a softmax along the axis at `place`, which are not divided before they weight the values."""
     found = _powers(powers, place, computes)
     if found is None or _lowest(found[0]) is None:
         return None
     totals = [s for s in computes.values() if _totals(s, powers, place)]
-    return (powers, totals[0], *found, 0.0) if len(totals) == 1 else None
+    return Softmax(powers, totals[0], *found, 0.0, ()) if len(totals) == 1 else None
 
 
 def _lowest(top: Compute) -> float | None:

@@ -162,29 +162,39 @@ def _ends(known: ValueRanges[Any] | None, what: str) -> tuple[int, int]:
 
 MAX_CLASSES = 6  # of sizes
 TILE = 64  # a larger bound is a multiple, so that no tile of rows is nearly empty
-SHORT = 64  # one class covers all sizes up to this, if halving the upper bound does not reach it
+COARSE = (4, 256)  # classes of sizes, and what the first covers, where compilations weigh more
+SHORT = 32  # one class covers all sizes up to this, if halving the upper bound does not reach it
 
 
-def size_classes(ranges: Ranges, most: int = MAX_CLASSES) -> list[dict[str, int]]:
-    """The upper bounds of the symbols in each size class, ascending; the last class has all sizes. most: the number of classes.
+def size_classes(
+    ranges: Ranges, most: int = MAX_CLASSES, short: int = SHORT
+) -> list[dict[str, int]]:
+    """The upper bounds of the symbols in each size class, ascending; the last class has all sizes. most: the number of classes. short: as SHORT.
 
     A kernel that is cut for many rows takes longer for few: its tiles are large, and its stages have fewer tasks than there are workers.
     """
     each = max(1, int(most ** (1 / max(1, len(ranges.of)))))
-    ways = [_steps(low, high, each) for _, low, high in ranges.of]
+    ways = [_steps(low, high, each, short) for _, low, high in ranges.of]
     names = [n for n, _, _ in ranges.of]
     return [dict(zip(names, x, strict=True)) for x in itertools.product(*ways)]
 
 
-def classes_of(ranges: Ranges, several: bool, paths: int = 1) -> Sequence[Mapping[str, int]]:
-    """The size classes of a model, if several are wanted. paths: the number of its exports; a specialisation for a size of 1 replaces one class."""
-    return size_classes(ranges, MAX_CLASSES - (paths > 1)) if several else [{}]
+def classes_of(
+    ranges: Ranges, several: bool, paths: int = 1, *, coarse: bool = False
+) -> Sequence[Mapping[str, int]]:
+    """The size classes of a model, if several are wanted. paths: the number of its exports; a specialisation for a size of 1 replaces one class.
+    coarse: few and wide ones, of what is not run often enough to be worth more compilations."""
+    if not several:
+        return [{}]
+    return (
+        size_classes(ranges, *COARSE) if coarse else size_classes(ranges, MAX_CLASSES - (paths > 1))
+    )
 
 
-def _steps(low: int, high: int, count: int) -> list[int]:
+def _steps(low: int, high: int, count: int, short: int) -> list[int]:
     """Up to `count` numbers from `low` to `high`, in about constant ratio: a half if that needs few numbers. Those below `high` are multiples of
     TILE if they are greater."""
-    least = max(low, min(high >> (count - 1), SHORT), 1)
+    least = max(low, min(high >> (count - 1), short), 1)
     ratio = max(2.0, (high / least) ** (1 / max(count - 1, 1)))
     found = (high / ratio**k for k in range(1, count))
     whole = (round(n / TILE) * TILE if n > TILE else round(n) for n in found)
