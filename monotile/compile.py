@@ -222,14 +222,10 @@ def _compiled(
             hidden = msgspec.structs.replace(options, dump_dir=None)
             paths = [(e, Kernels(e, hardware, hidden, given, pool)) for e in more]
             paths.append((exported, whole))
-            few, coarse = (several, len(paths)), given.iterate is not None
+            coarse = given.iterate is not None
+            sized = partial(classes_of, several=several, paths=len(paths), coarse=coarse)
             built = [
-                (
-                    k,
-                    start_or_skip(
-                        k.begin_all, classes_of(ranges_of(e), *few, coarse=coarse), e is exported
-                    ),
-                )
+                (k, start_or_skip(k.begin_all, sized(ranges_of(e)), e is exported))
                 for e, k in reversed(paths)  # the last of which takes least
             ]
             *smaller, module = (
