@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.loops.stacked import is_dynamic
 from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
+from monotile.frontends.torch.sizes.antialiasing import antialiased
 
 
 def symbolic_result(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -97,7 +98,7 @@ def _max_pool1d(
     """PyTorch's own turns all sizes into numbers."""
     if not any(map(is_dynamic, x.shape)) or named.get("return_indices"):
         return None
-    whole = _pooled("amax", 1)(x, kernel_size, stride, padding, dilation)
+    whole = _max_pool(1)(x, kernel_size, stride, padding, dilation, ceil_mode)
     if whole is not None:
         return whole
     ways = (kernel_size, stride or kernel_size, padding, dilation)
@@ -106,21 +107,75 @@ def _max_pool1d(
     return pool(x.unsqueeze(-2), *ways, ceil_mode).squeeze(-2)
 
 
-def _pooled(how: str, count: int) -> Callable[..., Any]:
-    """A pooling over the whole extent of `count` dynamic dimensions."""
+def _max_pool(count: int) -> Callable[..., Any]:
+    """A pooling over the whole extent of some dynamic ones of `count` dimensions."""
 
-    def pool(x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, *_: Any, **__: Any) -> Any:  # fmt: skip
-        del stride
-        sizes, kernel = x.shape[-count:], _several(kernel_size, count)
-        if not any(map(is_dynamic, kernel)) or _several(padding, count) != (0,) * count:
+    def pool(
+        x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:  # fmt: skip
+        kernel, strides, ends, gaps = (_several(n, count) for n in (kernel_size, stride or kernel_size, padding, dilation))  # fmt: skip
+        whole = _whole(x, kernel, strides, ends)
+        if not whole or return_indices or any(gaps[d] != 1 for d in whole):
             return None
-        if how == "amax" and _several(dilation, count) != (1,) * count:
-            return None
-        if any(_expr(k) != _expr(n) for k, n in zip(kernel, sizes, strict=True)):
-            return None
-        return getattr(x, how)(tuple(range(-count, 0)), keepdim=True)
+        x = x.amax(whole, keepdim=True)
+        if len(whole) == count:
+            return x
+        of: Any = getattr(functional, f"max_pool{count}d")
+        kernel, strides = (_apart(n, whole) for n in (kernel, strides))
+        return of(x, kernel, strides, ends, gaps, ceil_mode)
 
     return pool
+
+
+def _avg_pool(count: int) -> Callable[..., Any]:
+    """The same of means."""
+
+    def pool(
+        x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+        count_include_pad: bool = True, divisor_override: Any = None,
+    ) -> Any:  # fmt: skip
+        kernel, strides, ends = (_several(n, count) for n in (kernel_size, stride or kernel_size, padding))  # fmt: skip
+        whole = _whole(x, kernel, strides, ends)
+        if not whole or divisor_override is not None:
+            return None
+        x = x.mean(whole, keepdim=True)
+        if len(whole) == count:
+            return x
+        of: Any = getattr(functional, f"avg_pool{count}d")
+        kernel, strides = (_apart(n, whole) for n in (kernel, strides))
+        return of(x, kernel, strides, ends, ceil_mode, count_include_pad)
+
+    return pool
+
+
+def _whole(x: torch.Tensor, kernel: Sequence[Any], strides: Sequence[Any], padding: Sequence[Any]) -> tuple[int, ...] | None:  # fmt: skip
+    """The dynamic dimensions, from the end, of which a window is the whole extent; None if another window or stride is dynamic."""
+    every = range(-len(kernel), 0)
+    found = tuple(d for d in every if is_dynamic(kernel[d]))
+    whole = all(_expr(kernel[d]) == _expr(x.shape[d]) and padding[d] == 0 for d in found)
+    moved = any(is_dynamic(strides[d]) for d in every if d not in found)
+    return found if whole and not moved else None
+
+
+def _apart(n: Sequence[Any], whole: Sequence[int]) -> tuple[Any, ...]:
+    """`n` of each dimension, but 1 of those that are `whole`."""
+    return tuple(1 if d - len(n) in whole else n[d] for d in range(len(n)))
+
+
+def _frequencies(half: bool) -> Callable[..., Any]:
+    """Those of a Fourier transform of symbolic length. half: of real numbers."""
+
+    def found(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+        if not is_dynamic(n):
+            return None
+        count = n // 2 + 1 if half else n
+        k = torch.arange(count, device=device).to(dtype or torch.get_default_dtype())
+        size = torch.full_like(k, n)
+        k = k if half else torch.where(k < torch.ceil(size / 2), k, k - size)
+        return k / (size * d)
+
+    return found
 
 
 def _several(x: Any, count: int) -> tuple[Any, ...]:
@@ -156,9 +211,12 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "fake_quantize_per_tensor_affine": _rounded(fake_quantized),
     "fake_quantize_per_channel_affine": _rounded(of_channels),
     "max_pool1d": _max_pool1d,
-    "max_pool2d": _pooled("amax", 2),
-    "max_pool3d": _pooled("amax", 3),
-    "avg_pool1d": _pooled("mean", 1),
-    "avg_pool2d": _pooled("mean", 2),
-    "avg_pool3d": _pooled("mean", 3),
+    "max_pool2d": _max_pool(2),
+    "max_pool3d": _max_pool(3),
+    "avg_pool1d": _avg_pool(1),
+    "avg_pool2d": _avg_pool(2),
+    "avg_pool3d": _avg_pool(3),
+    "fft_fftfreq": _frequencies(half=False),
+    "fft_rfftfreq": _frequencies(half=True),
+    "interpolate": antialiased,
 }
