@@ -39,6 +39,7 @@ ALONG: dict[str, Callable[[torch.Tensor], object]] = {
     "concatenated": lambda x: (torch.cat([x, x[:, :1]], 1), torch.cat([x, 2 * x], 1), torch.stack([x, -x], 1)),
     "sliced": lambda x: (x[:, 1:], x[:, :-1], x[:, -1], x[:, 0], x[:, -2:], x[:, ::2]),
     "shifted": lambda x: x[:, 1:] - x[:, :-1],
+    "shifted_by_sizes": lambda x: (x.roll(-(x.shape[1] // 2), 1), x.roll(x.shape[1] - 20, 1), x[:, (3 - x.shape[1]) % x.shape[1]]),
     "flipped": lambda x: (x.flip(1), x.flip(0, 1), x.roll(1, 1), x.roll((1, 1), (0, 1))),
     "padded": lambda x: (F.pad(x, (0, 0, 1, 2)), F.pad(x.transpose(1, 2), (1, 1), mode="reflect"), F.pad(x.transpose(1, 2), (1, 1), mode="replicate")),
     "positions_added": lambda x: x + torch.arange(x.shape[1])[:, None],
