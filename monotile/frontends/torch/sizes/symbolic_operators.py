@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from monotile.frontends.torch.loops.stacked import is_dynamic
 from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
 from monotile.frontends.torch.sizes.antialiasing import antialiased
+from monotile.frontends.torch.sizes.signals import SIGNALS
 
 
 def symbolic_result(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -31,6 +32,11 @@ def _linspace(
     step = (end - start) / last.clamp(min=1)
     ahead = ((last + 1) // 2).clamp(min=1)
     return torch.where(k < ahead, start + step * k, end - step * (last - k))
+
+
+def _logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **named: Any) -> Any:
+    powers = _linspace(start, end, steps, **named)
+    return None if powers is None else base**powers
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:
@@ -76,6 +82,36 @@ def _corrcoef(x: torch.Tensor) -> torch.Tensor | None:
         return found / found
     scale = found.diagonal().sqrt()
     return (found / scale[:, None] / scale).clamp(-1, 1)
+
+
+def _kron(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    if not any(map(is_dynamic, (*a.shape, *b.shape))):
+        return None
+    count = max(a.ndim, b.ndim)
+    a, b = (x.reshape((1,) * (count - x.ndim) + tuple(x.shape)) for x in (a, b))
+    shape = [m * n for m, n in zip(a.shape, b.shape, strict=True)]
+    for d in range(count):
+        a, b = a.unsqueeze(2 * d + 1), b.unsqueeze(2 * d)
+    return (a * b).reshape(shape)
+
+
+def _triangle(lower: bool) -> Callable[..., Any]:
+    """The indices of a square matrix's elements on one side of the diagonal, with it or without."""
+
+    def indices(row: Any, col: Any, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None, **_: Any) -> Any:  # fmt: skip
+        beside = -offset if lower else offset
+        if not is_dynamic(row) or _expr(row) != _expr(col) or beside not in (0, 1):
+            return None
+        n = row - beside  # rows that have elements
+        k = torch.arange(n * (n + 1) // 2, device=device)
+        k = k if lower else n * (n + 1) // 2 - 1 - k
+        rows = ((torch.sqrt(8.0 * k.double() + 1) - 1) / 2).long()  # the root of a square is exact
+        both = torch.stack([rows, k - rows * (rows + 1) // 2])
+        both = both if lower else n - 1 - both
+        far = torch.tensor([[beside], [0]] if lower else [[0], [beside]], device=device)
+        return (both + far).to(dtype)
+
+    return indices
 
 
 def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
@@ -163,21 +199,6 @@ def _apart(n: Sequence[Any], whole: Sequence[int]) -> tuple[Any, ...]:
     return tuple(1 if d - len(n) in whole else n[d] for d in range(len(n)))
 
 
-def _frequencies(half: bool) -> Callable[..., Any]:
-    """Those of a Fourier transform of symbolic length. half: of real numbers."""
-
-    def found(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-        if not is_dynamic(n):
-            return None
-        count = n // 2 + 1 if half else n
-        k = torch.arange(count, device=device).to(dtype or torch.get_default_dtype())
-        size = torch.full_like(k, n)
-        k = k if half else torch.where(k < torch.ceil(size / 2), k, k - size)
-        return k / (size * d)
-
-    return found
-
-
 def _several(x: Any, count: int) -> tuple[Any, ...]:
     return (x,) * count if isinstance(x, int | torch.SymInt) else (*x,) * (count // len(x))
 
@@ -200,6 +221,7 @@ def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "linspace": _linspace,
+    "logspace": _logspace,
     "as_tensor": _as_tensor,
     "asarray": _as_tensor,
     "new_tensor": _new_tensor,
@@ -216,7 +238,9 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "avg_pool1d": _avg_pool(1),
     "avg_pool2d": _avg_pool(2),
     "avg_pool3d": _avg_pool(3),
-    "fft_fftfreq": _frequencies(half=False),
-    "fft_rfftfreq": _frequencies(half=True),
+    "kron": _kron,
+    "tril_indices": _triangle(lower=True),
+    "triu_indices": _triangle(lower=False),
+    **SIGNALS,
     "interpolate": antialiased,
 }
