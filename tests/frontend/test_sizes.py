@@ -64,6 +64,7 @@ ALONG: dict[str, Callable[[torch.Tensor], object]] = {
     "pooled_to": lambda x: (F.adaptive_avg_pool1d(x.transpose(1, 2), 3), F.adaptive_max_pool1d(x.transpose(1, 2), 2), F.adaptive_avg_pool2d(x[:, None], (3, 4))),
     "pooled_from": lambda x: F.adaptive_max_pool1d(x.transpose(1, 2), 3, return_indices=True),
     "pooled_over": lambda x: (F.avg_pool2d(x[:, None], (x.shape[1], 2)), F.max_pool2d(x[:, None], (x.shape[1], 3), 2, (0, 1)), F.max_pool1d(x.transpose(1, 2), x.shape[1])),
+    "pooled_to_sizes": lambda x: (F.adaptive_avg_pool1d(x.transpose(1, 2), x.shape[1] // 2 + 1), F.adaptive_max_pool1d(x.transpose(1, 2), x.shape[1] - 3), F.adaptive_max_pool2d(x[:, None], (x.shape[1] // 2, 4))),
     "enlarged": lambda x: F.interpolate(x.transpose(1, 2), scale_factor=2, mode="nearest"),
     "unfolded": lambda x: x.unfold(1, 2, 1),
     "nothing": lambda x: x.clone(),

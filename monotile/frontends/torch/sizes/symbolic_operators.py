@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.loops.stacked import is_dynamic
 from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
 from monotile.frontends.torch.sizes.antialiasing import antialiased
+from monotile.frontends.torch.sizes.open_pools import POOLS, expression_of
 from monotile.frontends.torch.sizes.signals import SIGNALS
 
 
@@ -100,7 +100,7 @@ def _triangle(lower: bool) -> Callable[..., Any]:
 
     def indices(row: Any, col: Any, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None, **_: Any) -> Any:  # fmt: skip
         beside = -offset if lower else offset
-        if not is_dynamic(row) or _expr(row) != _expr(col) or beside not in (0, 1):
+        if not is_dynamic(row) or expression_of(row) != expression_of(col) or beside not in (0, 1):
             return None
         n = row - beside  # rows that have elements
         k = torch.arange(n * (n + 1) // 2, device=device)
@@ -125,86 +125,6 @@ def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
     if not is_dynamic(num_classes):
         return None
     return (x.unsqueeze(-1) == torch.arange(num_classes, device=x.device)).to(torch.int64)
-
-
-def _max_pool1d(
-    x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False, **named: Any,
-) -> torch.Tensor | None:  # fmt: skip
-    """PyTorch's own turns all sizes into numbers."""
-    if not any(map(is_dynamic, x.shape)) or named.get("return_indices"):
-        return None
-    whole = _max_pool(1)(x, kernel_size, stride, padding, dilation, ceil_mode)
-    if whole is not None:
-        return whole
-    ways = (kernel_size, stride or kernel_size, padding, dilation)
-    ways = [(first, *_several(n, 1)) for first, n in zip((1, 1, 0, 1), ways, strict=True)]
-    pool: Any = functional.max_pool2d
-    return pool(x.unsqueeze(-2), *ways, ceil_mode).squeeze(-2)
-
-
-def _max_pool(count: int) -> Callable[..., Any]:
-    """A pooling over the whole extent of some dynamic ones of `count` dimensions."""
-
-    def pool(
-        x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Any:  # fmt: skip
-        kernel, strides, ends, gaps = (_several(n, count) for n in (kernel_size, stride or kernel_size, padding, dilation))  # fmt: skip
-        whole = _whole(x, kernel, strides, ends)
-        if not whole or return_indices or any(gaps[d] != 1 for d in whole):
-            return None
-        x = x.amax(whole, keepdim=True)
-        if len(whole) == count:
-            return x
-        of: Any = getattr(functional, f"max_pool{count}d")
-        kernel, strides = (_apart(n, whole) for n in (kernel, strides))
-        return of(x, kernel, strides, ends, gaps, ceil_mode)
-
-    return pool
-
-
-def _avg_pool(count: int) -> Callable[..., Any]:
-    """The same of means."""
-
-    def pool(
-        x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-        count_include_pad: bool = True, divisor_override: Any = None,
-    ) -> Any:  # fmt: skip
-        kernel, strides, ends = (_several(n, count) for n in (kernel_size, stride or kernel_size, padding))  # fmt: skip
-        whole = _whole(x, kernel, strides, ends)
-        if not whole or divisor_override is not None:
-            return None
-        x = x.mean(whole, keepdim=True)
-        if len(whole) == count:
-            return x
-        of: Any = getattr(functional, f"avg_pool{count}d")
-        kernel, strides = (_apart(n, whole) for n in (kernel, strides))
-        return of(x, kernel, strides, ends, ceil_mode, count_include_pad)
-
-    return pool
-
-
-def _whole(x: torch.Tensor, kernel: Sequence[Any], strides: Sequence[Any], padding: Sequence[Any]) -> tuple[int, ...] | None:  # fmt: skip
-    """The dynamic dimensions, from the end, of which a window is the whole extent; None if another window or stride is dynamic."""
-    every = range(-len(kernel), 0)
-    found = tuple(d for d in every if is_dynamic(kernel[d]))
-    whole = all(_expr(kernel[d]) == _expr(x.shape[d]) and padding[d] == 0 for d in found)
-    moved = any(is_dynamic(strides[d]) for d in every if d not in found)
-    return found if whole and not moved else None
-
-
-def _apart(n: Sequence[Any], whole: Sequence[int]) -> tuple[Any, ...]:
-    """`n` of each dimension, but 1 of those that are `whole`."""
-    return tuple(1 if d - len(n) in whole else n[d] for d in range(len(n)))
-
-
-def _several(x: Any, count: int) -> tuple[Any, ...]:
-    return (x,) * count if isinstance(x, int | torch.SymInt) else (*x,) * (count // len(x))
-
-
-def _expr(x: Any) -> Any:
-    return x.node.expr if isinstance(x, torch.SymInt) else x
 
 
 def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -232,12 +152,7 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "one_hot": _one_hot,
     "fake_quantize_per_tensor_affine": _rounded(fake_quantized),
     "fake_quantize_per_channel_affine": _rounded(of_channels),
-    "max_pool1d": _max_pool1d,
-    "max_pool2d": _max_pool(2),
-    "max_pool3d": _max_pool(3),
-    "avg_pool1d": _avg_pool(1),
-    "avg_pool2d": _avg_pool(2),
-    "avg_pool3d": _avg_pool(3),
+    **POOLS,
     "kron": _kron,
     "tril_indices": _triangle(lower=True),
     "triu_indices": _triangle(lower=False),
