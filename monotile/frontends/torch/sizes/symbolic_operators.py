@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.loops.stacked import is_dynamic
+from monotile.frontends.torch.loops.stacked import is_dynamic, is_symbolic
 from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
 from monotile.frontends.torch.sizes.antialiasing import antialiased
 from monotile.frontends.torch.sizes.open_pools import POOLS, expression_of
@@ -24,7 +24,7 @@ def _linspace(
     start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **named: Any
 ) -> torch.Tensor | None:
     """Counted from both ends, as PyTorch does."""
-    if not is_dynamic(steps):
+    if not is_symbolic(steps):
         return None
     named.pop("out", None)
     k = torch.arange(steps, **named).to(dtype or torch.get_default_dtype())
@@ -85,7 +85,7 @@ def _corrcoef(x: torch.Tensor) -> torch.Tensor | None:
 
 
 def _kron(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    if not any(map(is_dynamic, (*a.shape, *b.shape))):
+    if not any(map(is_symbolic, (*a.shape, *b.shape))):
         return None
     count = max(a.ndim, b.ndim)
     a, b = (x.reshape((1,) * (count - x.ndim) + tuple(x.shape)) for x in (a, b))
