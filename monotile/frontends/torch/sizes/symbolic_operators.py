@@ -1,10 +1,12 @@
-"""Operators of symbolic sizes that PyTorch supports only for plain numbers, or whose sizes it makes data-dependent, in terms of other operators."""
+"""Operators of symbolic sizes that PyTorch supports only for plain numbers, or whose sizes it makes data-dependent, and bags of equal size, in terms of
+other operators."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from monotile.frontends.torch.loops.stacked import is_dynamic, is_symbolic
@@ -127,6 +129,24 @@ def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
     return (x.unsqueeze(-1) == torch.arange(num_classes, device=x.device)).to(torch.int64)
 
 
+def _embedding_bag(
+    indices: torch.Tensor, weight: torch.Tensor, offsets: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
+) -> torch.Tensor | None:  # fmt: skip
+    """Bags of equal size, of which PyTorch makes one list with offsets."""
+    del norm_type, scale_grad_by_freq, sparse, include_last_offset
+    given = any(x is not None for x in (offsets, max_norm, per_sample_weights, padding_idx))
+    if given or indices.ndim != 2 or indices.is_floating_point() or not weight.is_floating_point():
+        return None
+    if mode not in _OF_BAGS:
+        return None
+    return getattr(functional.embedding(indices, weight), _OF_BAGS[mode])(1)
+
+
+_OF_BAGS = {"sum": "sum", "mean": "mean", "max": "amax"}
+
+
 def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
     """PyTorch's own `of` does not support symbolic shapes."""
 
@@ -150,6 +170,7 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "corrcoef": _corrcoef,
     "fill_diagonal_": _fill_diagonal,
     "one_hot": _one_hot,
+    "embedding_bag": _embedding_bag,
     "fake_quantize_per_tensor_affine": _rounded(fake_quantized),
     "fake_quantize_per_channel_affine": _rounded(of_channels),
     **POOLS,
