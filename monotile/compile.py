@@ -222,8 +222,9 @@ def _compiled(
             hidden = msgspec.structs.replace(options, dump_dir=None)
             paths = [(e, Kernels(e, hardware, hidden, given, pool)) for e in more]
             paths.append((exported, whole))
-            coarse = given.iterate is not None
-            sized = partial(classes_of, several=several, paths=len(paths), coarse=coarse)
+            sized = partial(
+                classes_of, several=several, paths=len(paths), coarse=bool(given.iterate)
+            )
             built = [
                 (k, start_or_skip(k.begin_all, sized(ranges_of(e)), e is exported))
                 for e, k in reversed(paths)  # the last of which takes least

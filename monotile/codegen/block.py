@@ -1,6 +1,7 @@
 """The emitter interface for targets whose workers are blocks of threads, as kernel families use it."""
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,13 +13,15 @@ from monotile.codegen.site import Range, Site, Span
 from monotile.codegen.spelling import bare
 from monotile.codegen.stages import product
 from monotile.codegen.vector import VectorEmitter
+from monotile.codegen.writer import Block
 from monotile.config import Options
-from monotile.ir.expr import Tensor
+from monotile.ir.expr import Expr, Load, Tensor
 from monotile.ir.program import Program
 from monotile.plan.nodes import Plan, Stage, Step
 from monotile.targets.target import Target
 
 GIVEN = {"p": "const Params&", "workspace": "char* const"}
+_NAME = re.compile(r"[A-Za-z_]\w*")
 READY = "mt::NoWait{}"  # a functor that waits for nothing
 
 
@@ -88,6 +91,13 @@ class BlockEmitter(VectorEmitter):
     def register_array_of(self, tensor: Tensor) -> str | None:
         held = self.held_now.get(tensor.name) or self.in_registers.get(tensor.name)
         return None if held is None else f"{held.name}.value[{held.number}]"
+
+    def home(self, e: Expr, *, asked: bool = False) -> Block:
+        """Which of the registers hold the pack that begins at `e` may vary where its index does not."""
+        held = self.register_array_of(e.tensor) if isinstance(e, Load) else None
+        if held is None:
+            return super().home(e, asked=asked)
+        return self.writer.home(self.variables(e) | set(_NAME.findall(held)), memory=True)
 
     @contextmanager
     def tasks(

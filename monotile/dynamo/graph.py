@@ -80,9 +80,9 @@ class Graph:
             self._tell(0, (f"it takes a nested tensor, so it runs in PyTorch: {NESTED}",))
             return self._module(*args)
         if self._held is None:
-            self._held = [k for k, x in enumerate(args) if _is_held(x)]
             self._numbers = _numbers(self._module)
             self._open = dynamic_dims(self._module)
+            self._held = [k for k, x in enumerate(args) if k not in self._open.dims and _is_held(x)]
             own = {*self._held, *self._numbers, *self._open.numbers}
             self._free = [k for k in range(len(args)) if k not in own]
         most = self._open.most(args)

@@ -47,7 +47,7 @@ class DType(enum.Enum):
 
     @property
     def is_float8(self) -> bool:
-        """Whether it is for storage alone: its values are loaded, stored, selected and cast, and no operation takes them.
+        """Whether it is for storage alone: its values are loaded, stored, selected and cast, and no operation but `bits` takes them.
 
         `F8E4M3` has no infinities, `F8E8M0` only powers of two: neither zero nor a sign."""
         return self in (DType.F8E4M3, DType.F8E5M2, DType.F8E8M0)

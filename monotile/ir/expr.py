@@ -46,8 +46,14 @@ FLOAT_UNARY = frozenset(
 # zero); is_tf32, a value that is known to have none. Of uint8: ascends, a byte of two pairs of 2-bit numbers (the first one in the low bits), of which each
 # pair is known to ascend.
 TF32_FACTORS = ("tf32", "is_tf32")
-# bits: of a float of 16 bits or more, its bits as an integer of its size. f16_of_bits and the like: the float that has these bits.
-BITS_OF = {DType.F16: DType.I16, DType.BF16: DType.I16, DType.F32: DType.I32, DType.F64: DType.I64}
+# bits: of a float, its bits as an integer of its size. f16_of_bits and the like: the float that has these bits. Of a NaN in 8 bits only the
+# sign is kept.
+BITS_OF = {
+    **dict.fromkeys((DType.F8E4M3, DType.F8E5M2, DType.F8E8M0), DType.I8),
+    **dict.fromkeys((DType.F16, DType.BF16), DType.I16),
+    DType.F32: DType.I32,
+    DType.F64: DType.I64,
+}
 OF_BITS = {f"{t.name.lower()}_of_bits": t for t in BITS_OF}
 UNARY = (
     FLOAT_UNARY

@@ -95,7 +95,7 @@ def unary(op: str, x: Array, dtype: DType) -> Array:
                 return x
             case "to_tf32":
                 return _to_tf32(x)
-            case "bits" | "f16_of_bits" | "bf16_of_bits" | "f32_of_bits" | "f64_of_bits":
+            case _ if op == "bits" or op in OF_BITS:
                 other = BITS_OF[dtype] if op == "bits" else OF_BITS[op]
                 return np.ascontiguousarray(x).view(other.numpy).reshape(x.shape)
             case "isnan":

@@ -19,14 +19,14 @@ from monotile.ir.expr import (
 
 def takes_unary(op: str, dtype: DType) -> bool:
     """Whether values of the type can be the operand of a Unary."""
+    if op == "bits":
+        return dtype in BITS_OF
     if dtype.is_float8:
         return False
     if op in FLOAT_UNARY or op in ("isnan", "isinf"):
         return dtype.is_float
     if op in TF32_FACTORS or op == "to_tf32":
         return dtype is DType.F32
-    if op == "bits":
-        return dtype in BITS_OF
     if op in OF_BITS:
         return dtype is BITS_OF[OF_BITS[op]]
     if op == "ascends":

@@ -149,5 +149,5 @@ def _type(x: torch.Tensor) -> str:
 
 
 def _content(x: torch.Tensor) -> str:
-    flat = x.detach().cpu().to_dense().contiguous().flatten().view(torch.uint8)
+    flat = x.detach().cpu().to_dense().resolve_conj().resolve_neg().flatten().view(torch.uint8)
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()

@@ -174,6 +174,27 @@ def test_updates_in_place() -> None:
     assert check(lambda x: x.add_(1) * 2, [X], [X]).kernels == [1]
 
 
+class Growing(nn.Module):
+    """Keeps all rows so far in an attribute, whose size Dynamo makes dynamic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows = x if self.rows is None else torch.cat([self.rows, x])
+        return self.rows.sum(0) + x
+
+
+def test_attributes_of_dynamic_sizes() -> None:
+    recorder, theirs = Recorder(), Growing()
+    fast = torch.compile(Growing(), backend=recorder)
+    for x in torch.randn(6, 2, 4):
+        torch.testing.assert_close(fast(x), theirs(x))
+    assert recorder.kernels == [1, 1, 1]
+    assert not recorder.reasons
+
+
 def views(x: torch.Tensor) -> Any:
     y = x.relu() + 1
     left, right = y.chunk(2, 1)

@@ -322,3 +322,21 @@ def test_states_of_branches() -> None:
     fast = monotile.compile(f, (z,), target="cpu")
     for scale in (1, 9, 0.1):
         torch.testing.assert_close(fast(z * scale), f(z * scale))
+
+
+@pytest.mark.filterwarnings("ignore:.*Complex")
+def test_buffers_that_are_conjugates() -> None:
+    """Views whose numbers PyTorch negates as they are read."""
+    z = torch.randn(3, 4, dtype=torch.complex64)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("turned", z.conj())
+            self.register_buffer("part", z.conj().imag, persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (self.get_buffer("turned") * 1j).real - self.get_buffer("part")
+
+    model, x = Model(), torch.randn(3, 4)
+    torch.testing.assert_close(monotile.compile(model, (x,), target="cpu")(x), model(x))

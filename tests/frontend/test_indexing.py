@@ -3,8 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from tests.frontend.against import check_operators
+from monotile.ir.program import Compute, statements
+from tests.frontend.against import check, check_operators
 
 
 def test_gathers() -> None:
@@ -121,3 +123,12 @@ def test_constructors() -> None:
         },
         torch.randn(3, 4),
     )
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_equal_size(mode: str) -> None:
+    """Each has its own few terms, however many bags there are, and not those of all that lie within its ends."""
+    model = nn.EmbeddingBag(10, 4, mode=mode).eval()
+    captured = check(model, (torch.randint(0, 10, (7, 3)),))
+    reductions = [s for s in statements(captured.program.body) if isinstance(s, Compute) and s.reduce]  # fmt: skip
+    assert [a.extent for s in reductions for a in s.reduce] == [3]

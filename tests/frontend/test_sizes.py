@@ -39,6 +39,7 @@ ALONG: dict[str, Callable[[torch.Tensor], object]] = {
     "concatenated": lambda x: (torch.cat([x, x[:, :1]], 1), torch.cat([x, 2 * x], 1), torch.stack([x, -x], 1)),
     "sliced": lambda x: (x[:, 1:], x[:, :-1], x[:, -1], x[:, 0], x[:, -2:], x[:, ::2]),
     "shifted": lambda x: x[:, 1:] - x[:, :-1],
+    "shifted_by_sizes": lambda x: (x.roll(-(x.shape[1] // 2), 1), x.roll(x.shape[1] - 20, 1), x[:, (3 - x.shape[1]) % x.shape[1]]),
     "flipped": lambda x: (x.flip(1), x.flip(0, 1), x.roll(1, 1), x.roll((1, 1), (0, 1))),
     "padded": lambda x: (F.pad(x, (0, 0, 1, 2)), F.pad(x.transpose(1, 2), (1, 1), mode="reflect"), F.pad(x.transpose(1, 2), (1, 1), mode="replicate")),
     "positions_added": lambda x: x + torch.arange(x.shape[1])[:, None],
@@ -62,6 +63,8 @@ ALONG: dict[str, Callable[[torch.Tensor], object]] = {
     "pooled": lambda x: (F.max_pool2d(x[:, None], (2, 1)), F.avg_pool1d(x.transpose(1, 2), 3, 1, 1), F.adaptive_avg_pool1d(x.transpose(1, 2), 1)),
     "pooled_to": lambda x: (F.adaptive_avg_pool1d(x.transpose(1, 2), 3), F.adaptive_max_pool1d(x.transpose(1, 2), 2), F.adaptive_avg_pool2d(x[:, None], (3, 4))),
     "pooled_from": lambda x: F.adaptive_max_pool1d(x.transpose(1, 2), 3, return_indices=True),
+    "pooled_over": lambda x: (F.avg_pool2d(x[:, None], (x.shape[1], 2)), F.max_pool2d(x[:, None], (x.shape[1], 3), 2, (0, 1)), F.max_pool1d(x.transpose(1, 2), x.shape[1])),
+    "pooled_to_sizes": lambda x: (F.adaptive_avg_pool1d(x.transpose(1, 2), x.shape[1] // 2 + 1), F.adaptive_max_pool1d(x.transpose(1, 2), x.shape[1] - 3), F.adaptive_max_pool2d(x[:, None], (x.shape[1] // 2, 4))),
     "enlarged": lambda x: F.interpolate(x.transpose(1, 2), scale_factor=2, mode="nearest"),
     "unfolded": lambda x: x.unfold(1, 2, 1),
     "nothing": lambda x: x.clone(),
@@ -108,6 +111,23 @@ def test_resized_to_a_size(mode: str, corners: bool) -> None:
     )
     length = Dim("length", min=1, max=9)
     check(resized, lambda n: (torch.zeros(n),), ({0: length},), [(1,), (3,), (5,), (9,)])
+
+
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
+def test_resized_with_antialiasing(mode: str, corners: bool) -> None:
+    """From a size to another, and by a factor."""
+
+    class Resized(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            ways = {"mode": mode, "align_corners": corners, "antialias": True}
+            return F.interpolate(x, (y.shape[0], 4), **ways), F.interpolate(x, scale_factor=0.7, **ways)  # fmt: skip
+
+    def make(n: int, m: int) -> tuple[torch.Tensor, ...]:
+        return torch.randn(1, 2, n, 5), torch.randn(m)
+
+    dims = ({2: Dim("n", min=2, max=9)}, {0: Dim("m", min=1, max=9)})
+    check(Resized(), make, dims, [(2, 1), (9, 4), (5, 3), (3, 9), (9, 9)])
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")

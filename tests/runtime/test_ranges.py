@@ -74,6 +74,15 @@ def first_of_three(x: torch.Tensor) -> torch.Tensor:
     return three[:n] + three[n:][n:]
 
 
+def filled_up(x: torch.Tensor) -> torch.Tensor:
+    """To twelve rows, of which none may be left."""
+    return torch.cat([x, x.new_zeros(12 - x.shape[0], DIM)])
+
+
+def in_unequal_parts(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([t.sum(0) for t in torch.tensor_split(x, 3)])
+
+
 def compiled(f: Callable[..., Any], example: int, rows: Any = ROWS) -> Any:
     x = torch.randn(example, DIM)
     return monotile.compile(Of(f), (x,), target="cpu", dynamic_shapes=({0: rows},))
@@ -92,6 +101,12 @@ def test_all_sizes(f: Callable[..., Any]) -> None:
     fast = compiled(f, 6)
     assert not fast.artifact.signature.sizes.conditions
     check(fast, f, (1, 2, 6, 8, 12))
+
+
+@pytest.mark.parametrize("f", [filled_up, in_unequal_parts])
+def test_paths_that_end_at_fractions_of_sizes(f: Callable[..., Any]) -> None:
+    """Of which PyTorch's own message is an AssertionError."""
+    check(compiled(f, 6), f, (1, 2, 3, 6, 11, 12))
 
 
 def test_a_path_that_some_sizes_take() -> None:

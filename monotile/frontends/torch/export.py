@@ -44,6 +44,7 @@ from monotile.frontends.torch.rewriting.contexts import without_contexts
 from monotile.frontends.torch.rewriting.decompose import quiet
 from monotile.frontends.torch.rewriting.subclasses import advice as of_parameters
 from monotile.frontends.torch.rewriting.subclasses import unwrapped
+from monotile.frontends.torch.sizes.empty_sizes import some_elements
 from monotile.frontends.torch.sizes.examples import with_sizes_of_two
 from monotile.frontends.torch.sizes.guards import recorded_guards
 from monotile.frontends.torch.sizes.quotients import quotients_are_simple
@@ -272,7 +273,7 @@ def _exported(
         # For each trace: one that failed may have changed the model too.
         oblivious = patch.object(config, "backed_size_oblivious", deferred)
         # Otherwise PyTorch generates Python code six times that nothing runs.
-        with state_restored(model), oblivious, _einsum_of(shapes), _use_lazy_graph_module(True):
+        with state_restored(model), oblivious, some_elements(), _einsum_of(shapes), _use_lazy_graph_module(True):  # fmt: skip
             return exporter(
                 args,
                 kwargs,

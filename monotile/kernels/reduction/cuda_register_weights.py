@@ -58,6 +58,7 @@ def write_weight_prefetch(
         held = register_array(f"{name}_{number}", x, site, form)
         place = readable(e.plan.places[x.tensor.name], own=False)
         e.writer.write(f"{held.kind} {held.name};")
+        e.writer.define(held.name)
         with e.writer.open("", fence=True):
             write_groups(e, form)
             with each_vector(e, site, form) as point:

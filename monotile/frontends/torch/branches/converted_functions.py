@@ -49,6 +49,10 @@ class Conversions:
             self.own(frame.f_code), frame.f_lineno
         )
 
+    def replaces(self, frame: FrameType) -> bool:
+        """Whether `frame` calls a builtin that is replaced by a symbolic one from now on."""
+        return self._names.replace_in(frame)
+
     def replace_builtins(self, frame: FrameType) -> bool:
         """Replaces `int`, `float` and the like where `frame` is to make a number of a tensor, and converts the loop over a `range` that it begins there.
         Returns whether that was possible and new."""

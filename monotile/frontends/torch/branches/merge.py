@@ -314,5 +314,6 @@ def _key(exported: ExportedProgram, node: fx.Node, spec: InputSpec) -> tuple[obj
         return (spec.kind, target)
     held = exported.constants[target]  # a literal, which every trace creates again
     assert isinstance(held, torch.Tensor)
-    value = bytes(held.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    plain = held.detach().cpu().resolve_conj().resolve_neg()
+    value = bytes(plain.reshape(-1).view(torch.uint8).numpy())
     return (spec.kind, value, held.dtype, held.shape, held.device)

@@ -62,7 +62,7 @@ def _loops_detected(known: Conversions) -> AbstractContextManager[None]:
     """Detects loops of dynamic length, and long loops where these are traced once."""
     loops = TracedLoop.known
     long = LongLoops(known.convert_loop, known.own, loops.long).call if loops is not None else None
-    return loops_detected(known.keeps_dynamic, long)
+    return loops_detected(known.keeps_dynamic, known.replaces, long)
 
 
 class TooManyPathsError(CaptureError):

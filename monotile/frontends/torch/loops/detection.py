@@ -18,7 +18,13 @@ from torch.utils import _pytree as pytree
 
 from monotile.errors import CaptureError
 from monotile.frontends.torch.loops.number_operands import with_number_operands
-from monotile.frontends.torch.loops.stacked import Run, Stacked, interleaved, is_dynamic
+from monotile.frontends.torch.loops.stacked import (
+    Run,
+    Stacked,
+    interleaved,
+    is_dynamic,
+    is_symbolic,
+)
 from monotile.frontends.torch.loops.tensor_numbers import (
     apply_to_numbers,
     stands_for_number,
@@ -108,40 +114,39 @@ def _repeated(items: list[Any], count: torch.SymInt) -> Stacked:
 
 @contextmanager
 def loops_detected(
-    converts: Callable[[FrameType], bool], on_call: Callable[[FrameType], None] | None = None
+    converts: Callable[[FrameType], bool],
+    replaces: Callable[[FrameType], bool],
+    on_call: Callable[[FrameType], None] | None = None,
 ) -> Generator[None]:
-    """Within, `converts` is called with each frame that would turn a dynamic size into a number, as the head of a loop does. Raises LoopDetectedError
-    where it returns True; CaptureError where tracing then fails because the size was fixed. on_call: receives the frame of each call of a PyTorch function."""
+    """Within, `converts` is called with each frame that would turn a dynamic size into a number, as the head of a loop does, and `replaces` with those
+    that do so with a data-dependent size. Raises LoopDetectedError where they return True; CaptureError where tracing then fails because the size was
+    fixed. on_call: receives the frame of each call of a PyTorch function."""
     number, iterate = torch.SymInt.__index__, FakeTensor.__iter__
     whole, fraction = torch.SymFloat.__int__, torch.SymFloat.__float__
     refused: list[str] = []
     multiplied: Any = torch.SymInt.__rmul__
 
-    def report(frame: FrameType) -> None:
-        if not is_users(frame.f_code.co_filename):
+    def report(frame: FrameType, x: Any = None) -> None:
+        if not is_users(frame.f_code.co_filename) or not (x is None or is_symbolic(x)):
+            return
+        if x is not None and not is_dynamic(x):
+            if replaces(frame):
+                raise LoopDetectedError
             return
         if converts(frame):
             raise LoopDetectedError
         refused.append(describe_frame(frame))
 
-    def index(x: torch.SymInt) -> int:
-        if is_dynamic(x):
-            report(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return number(x)
+    def reported(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def function(x: Any) -> Any:
+            report(sys._getframe(1), x)  # pyright: ignore[reportPrivateUsage]
+            return of(x)
+
+        return function
 
     def rmul(x: torch.SymInt, other: Any) -> Any:
         repeats = type(other) is list and is_dynamic(x)
         return _repeated(other, x) if repeats else multiplied(x, other)
-
-    def int_(x: torch.SymFloat) -> int:
-        if is_dynamic(x):
-            report(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return whole(x)
-
-    def float_(x: torch.SymFloat) -> float:
-        if is_dynamic(x):
-            report(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return fraction(x)
 
     def iter_(x: FakeTensor) -> Iterator[Any]:
         if x.ndim and is_dynamic(x.shape[0]):
@@ -150,11 +155,11 @@ def loops_detected(
 
     with (
         _LoopDetector(on_call),
-        patch.object(torch.SymInt, "__index__", index),
-        patch.object(torch.SymInt, "__int__", index),
+        patch.object(torch.SymInt, "__index__", reported(number)),
+        patch.object(torch.SymInt, "__int__", reported(number)),
         patch.object(torch.SymInt, "__rmul__", rmul),
-        patch.object(torch.SymFloat, "__int__", int_),
-        patch.object(torch.SymFloat, "__float__", float_),
+        patch.object(torch.SymFloat, "__int__", reported(whole)),
+        patch.object(torch.SymFloat, "__float__", reported(fraction)),
         patch.object(FakeTensor, "__iter__", iter_),
         patch.object(Stacked, "asks", staticmethod(report)),
     ):

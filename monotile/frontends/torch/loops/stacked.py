@@ -25,9 +25,14 @@ _HOW = "loop over it with a Python `for`, or stack it (torch.stack, torch.cat) a
 _WITHIN = "in that loop it may only be appended to, and its last item read if it has one before the loop; write other values that are read into a tensor, out[:, t] = h"
 
 
+def is_symbolic(x: Any) -> bool:
+    """Whether `x` is a symbolic size, also one that depends on data, or a number computed from such."""
+    return isinstance(x, torch.SymInt | torch.SymFloat) and x.node.maybe_as_int() is None
+
+
 def is_dynamic(x: Any) -> bool:
     """Whether `x` is a symbolic size of the call's arguments, or a number computed from such; not a data-dependent size."""
-    if not isinstance(x, torch.SymInt | torch.SymFloat) or x.node.maybe_as_int() is not None:
+    if not is_symbolic(x):
         return False
     named: Any = x.node.expr.free_symbols
     return not any(symbol_is_type(s, SymT.UNBACKED_INT) for s in named)

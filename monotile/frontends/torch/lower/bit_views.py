@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from monotile.frontends.builder import Builder, Unsupported, load
+from monotile.frontends.builder import Builder, load
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
 from monotile.ir.expr import BITS_OF, OF_BITS, Expr, Tensor, Unary, cast, const
@@ -19,8 +19,6 @@ def view_dtype(b: Builder, x: Tensor, dtype: object) -> Tensor:
     source, target = x.dtype, b.dtype
     if source is target:
         return b.result(lambda *i: load(x, i))
-    if source.is_float8 or target.is_float8:
-        raise Unsupported(f"{source} as {target}")
     before, after = source.itemsize, target.itemsize
 
     def body(*i: Expr) -> Expr:

@@ -208,8 +208,8 @@ def roll(b: Builder, x: Tensor, shifts: int | Sequence[int], dims: Sequence[int]
         by[wrap(d, len(x.shape))] += s
 
     def moved(k: int, e: Expr) -> Expr:
-        n = x.shape[k]
-        shift = by[k] % n if n else 0
+        n = most(x.shape[k], 1)
+        shift = by[k] % n
         return e if shift == 0 else mod(add(e, idx(n - shift)), idx(n))
 
     return b.result(lambda *i: load(x, [moved(k, e) for k, e in enumerate(i)]))

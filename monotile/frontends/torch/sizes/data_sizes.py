@@ -8,9 +8,10 @@ from typing import Any
 import sympy
 
 from monotile.errors import CaptureError
+from monotile.frontends.torch.sizes.ranges import text_of
 from monotile.frontends.torch.sizes.size import Size
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Expr, Select, Unary, binary, cast, const, idx
+from monotile.ir.expr import Expr, Select, Unary, binary, cast, const, idx, mul
 
 
 def is_data_dependent(n: int, sizes: Collection[str]) -> bool:
@@ -32,9 +33,12 @@ def computed(e: Any, symbol: Callable[[str], Expr]) -> Expr:
         return idx(int(e))
     if isinstance(e, sympy.Piecewise):
         return _either(e, symbol)
+    if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
+        return functools.reduce(mul, int(e.exp) * [computed(e.base, symbol)])
     op = _OPERATIONS.get(type(e).__name__)
-    if op is None:
-        raise CaptureError(f"the size {e} depends on data")
+    if op is None:  # such as a fraction, rounded
+        text = text_of(e)
+        return cast(_value(ast.parse(text, mode="eval").body, text, symbol), DType.I64)
     return functools.reduce(lambda a, b: binary(op, a, b), (computed(x, symbol) for x in e.args))
 
 
@@ -83,10 +87,18 @@ def _value(x: ast.expr, text: str, symbol: Callable[[str], Expr]) -> Expr:
             return binary("pow", *(cast(_value(y, text, symbol), DType.F64) for y in (left, right)))
         case ast.Call(ast.Name("float"), [of]):
             return cast(_value(of, text, symbol), DType.F64)
+        case ast.Call(ast.Name("max" | "min" as end), given):
+            found = [_value(y, text, symbol) for y in given]
+            kind = DType.I64 if {y.dtype for y in found} == {DType.I64} else DType.F64
+            return functools.reduce(lambda a, b: binary(end, a, b), (cast(y, kind) for y in found))
+        case ast.Call(
+            ast.Attribute(ast.Name("math"), "floor" | "ceil" | "trunc" as how), [of]
+        ) | ast.Call(ast.Name("round" as how), [of]):
+            return cast(Unary(how, cast(_value(of, text, symbol), DType.F64)), DType.I64)
         case ast.Call(ast.Attribute(ast.Name("math"), "sqrt"), [of]):
             return Unary("sqrt", cast(_value(of, text, symbol), DType.F64))
         case _:
-            raise CaptureError(f"the number {text} depends on data")
+            raise CaptureError(f"the size or number {text} depends on data")
 
 
 _BINARY: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "mod"}  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from monotile.errors import CaptureError
@@ -108,9 +108,8 @@ class Size(Symbolic):
         low, high = bounds(other)
         if low <= 0:
             raise Unsupported(f"{self.expr} is divided by what may be 0")
-        return _made(
-            Mod(self.expr, expr_of(other)), 0, min(high - 1, max(self.high, 0)), self.calls
-        )
+        most = min(high - 1, self.high) if self.low >= 0 else high - 1
+        return _made(_remainder(self, other), 0, most, self.calls)
 
     def __truediv__(self, other: Real) -> float:
         return _quotient(self, other)
@@ -127,7 +126,7 @@ class Size(Symbolic):
     def __rmod__(self, other: Real) -> int:
         if 0 <= other < self.low:
             return int(other)
-        return _made(Mod(expr_of(other), self.expr), 0, self.high - 1, self.calls)
+        return _made(_remainder(other, self), 0, self.high - 1, self.calls)
 
     def __divmod__(self, other: object) -> Any:
         raise self._no_number()
@@ -193,6 +192,11 @@ def _divided(a: Real, b: Real) -> int:
     ends = [x // y for x in bounds(a) for y in (low, high)]
     calls = next(x.calls for x in (a, b) if isinstance(x, Size))
     return _made(_whole(expr_of(a), expr_of(b)), min(ends), max(ends), calls)
+
+
+def _remainder(a: Real, b: Real) -> Any:
+    """a % b, which is not negative."""
+    return (Mod if bounds(a)[0] >= 0 else PythonMod)(expr_of(a), expr_of(b))
 
 
 def _whole(a: Any, b: Any) -> Any:

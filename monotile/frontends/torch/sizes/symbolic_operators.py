@@ -1,4 +1,5 @@
-"""Operators of symbolic sizes that PyTorch supports only for plain numbers, or whose sizes it makes data-dependent, in terms of other operators."""
+"""Operators of symbolic sizes that PyTorch supports only for plain numbers, or whose sizes it makes data-dependent, and bags of equal size, in terms of
+other operators."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +9,11 @@ import torch
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from monotile.frontends.torch.loops.stacked import is_dynamic
+from monotile.frontends.torch.loops.stacked import is_dynamic, is_symbolic
 from monotile.frontends.torch.rewriting.fake_quantizing import fake_quantized, of_channels
+from monotile.frontends.torch.sizes.antialiasing import antialiased
+from monotile.frontends.torch.sizes.open_pools import POOLS, expression_of
+from monotile.frontends.torch.sizes.signals import SIGNALS
 
 
 def symbolic_result(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -22,7 +26,7 @@ def _linspace(
     start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **named: Any
 ) -> torch.Tensor | None:
     """Counted from both ends, as PyTorch does."""
-    if not is_dynamic(steps):
+    if not is_symbolic(steps):
         return None
     named.pop("out", None)
     k = torch.arange(steps, **named).to(dtype or torch.get_default_dtype())
@@ -30,6 +34,11 @@ def _linspace(
     step = (end - start) / last.clamp(min=1)
     ahead = ((last + 1) // 2).clamp(min=1)
     return torch.where(k < ahead, start + step * k, end - step * (last - k))
+
+
+def _logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **named: Any) -> Any:
+    powers = _linspace(start, end, steps, **named)
+    return None if powers is None else base**powers
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor | None:
@@ -77,6 +86,36 @@ def _corrcoef(x: torch.Tensor) -> torch.Tensor | None:
     return (found / scale[:, None] / scale).clamp(-1, 1)
 
 
+def _kron(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    if not any(map(is_symbolic, (*a.shape, *b.shape))):
+        return None
+    count = max(a.ndim, b.ndim)
+    a, b = (x.reshape((1,) * (count - x.ndim) + tuple(x.shape)) for x in (a, b))
+    shape = [m * n for m, n in zip(a.shape, b.shape, strict=True)]
+    for d in range(count):
+        a, b = a.unsqueeze(2 * d + 1), b.unsqueeze(2 * d)
+    return (a * b).reshape(shape)
+
+
+def _triangle(lower: bool) -> Callable[..., Any]:
+    """The indices of a square matrix's elements on one side of the diagonal, with it or without."""
+
+    def indices(row: Any, col: Any, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None, **_: Any) -> Any:  # fmt: skip
+        beside = -offset if lower else offset
+        if not is_dynamic(row) or expression_of(row) != expression_of(col) or beside not in (0, 1):
+            return None
+        n = row - beside  # rows that have elements
+        k = torch.arange(n * (n + 1) // 2, device=device)
+        k = k if lower else n * (n + 1) // 2 - 1 - k
+        rows = ((torch.sqrt(8.0 * k.double() + 1) - 1) / 2).long()  # the root of a square is exact
+        both = torch.stack([rows, k - rows * (rows + 1) // 2])
+        both = both if lower else n - 1 - both
+        far = torch.tensor([[beside], [0]] if lower else [[0], [beside]], device=device)
+        return (both + far).to(dtype)
+
+    return indices
+
+
 def _fill_diagonal(x: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor | None:
     if x.ndim != 2 or wrap or not any(map(is_dynamic, x.shape)):
         return None
@@ -90,45 +129,22 @@ def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
     return (x.unsqueeze(-1) == torch.arange(num_classes, device=x.device)).to(torch.int64)
 
 
-def _max_pool1d(
-    x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False, **named: Any,
+def _embedding_bag(
+    indices: torch.Tensor, weight: torch.Tensor, offsets: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> torch.Tensor | None:  # fmt: skip
-    """PyTorch's own turns all sizes into numbers."""
-    if not any(map(is_dynamic, x.shape)) or named.get("return_indices"):
+    """Bags of equal size, of which PyTorch makes one list with offsets."""
+    del norm_type, scale_grad_by_freq, sparse, include_last_offset
+    given = any(x is not None for x in (offsets, max_norm, per_sample_weights, padding_idx))
+    if given or indices.ndim != 2 or indices.is_floating_point() or not weight.is_floating_point():
         return None
-    whole = _pooled("amax", 1)(x, kernel_size, stride, padding, dilation)
-    if whole is not None:
-        return whole
-    ways = (kernel_size, stride or kernel_size, padding, dilation)
-    ways = [(first, *_several(n, 1)) for first, n in zip((1, 1, 0, 1), ways, strict=True)]
-    pool: Any = functional.max_pool2d
-    return pool(x.unsqueeze(-2), *ways, ceil_mode).squeeze(-2)
+    if mode not in _OF_BAGS:
+        return None
+    return getattr(functional.embedding(indices, weight), _OF_BAGS[mode])(1)
 
 
-def _pooled(how: str, count: int) -> Callable[..., Any]:
-    """A pooling over the whole extent of `count` dynamic dimensions."""
-
-    def pool(x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, *_: Any, **__: Any) -> Any:  # fmt: skip
-        del stride
-        sizes, kernel = x.shape[-count:], _several(kernel_size, count)
-        if not any(map(is_dynamic, kernel)) or _several(padding, count) != (0,) * count:
-            return None
-        if how == "amax" and _several(dilation, count) != (1,) * count:
-            return None
-        if any(_expr(k) != _expr(n) for k, n in zip(kernel, sizes, strict=True)):
-            return None
-        return getattr(x, how)(tuple(range(-count, 0)), keepdim=True)
-
-    return pool
-
-
-def _several(x: Any, count: int) -> tuple[Any, ...]:
-    return (x,) * count if isinstance(x, int | torch.SymInt) else (*x,) * (count // len(x))
-
-
-def _expr(x: Any) -> Any:
-    return x.node.expr if isinstance(x, torch.SymInt) else x
+_OF_BAGS = {"sum": "sum", "mean": "mean", "max": "amax"}
 
 
 def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,6 +161,7 @@ def _rounded(of: Callable[..., Any]) -> Callable[..., Any]:
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "linspace": _linspace,
+    "logspace": _logspace,
     "as_tensor": _as_tensor,
     "asarray": _as_tensor,
     "new_tensor": _new_tensor,
@@ -153,12 +170,13 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "corrcoef": _corrcoef,
     "fill_diagonal_": _fill_diagonal,
     "one_hot": _one_hot,
+    "embedding_bag": _embedding_bag,
     "fake_quantize_per_tensor_affine": _rounded(fake_quantized),
     "fake_quantize_per_channel_affine": _rounded(of_channels),
-    "max_pool1d": _max_pool1d,
-    "max_pool2d": _pooled("amax", 2),
-    "max_pool3d": _pooled("amax", 3),
-    "avg_pool1d": _pooled("mean", 1),
-    "avg_pool2d": _pooled("mean", 2),
-    "avg_pool3d": _pooled("mean", 3),
+    **POOLS,
+    "kron": _kron,
+    "tril_indices": _triangle(lower=True),
+    "triu_indices": _triangle(lower=False),
+    **SIGNALS,
+    "interpolate": antialiased,
 }

@@ -51,7 +51,9 @@ MT_INLINE uint8_t mt_to_f8e8m0(float x) {
 #define MT_FLOAT8(N)                                                                               \
   MT_INLINE float mt_round_##N(float x) { return mt_from_##N(mt_to_##N(x)); }                      \
   MT_INLINE float mt_load_##N(const uint8_t* p) { return mt_from_##N(*p); }                        \
-  MT_INLINE void mt_store_##N(uint8_t* p, float x) { *p = mt_to_##N(x); }
+  MT_INLINE void mt_store_##N(uint8_t* p, float x) { *p = mt_to_##N(x); }                         \
+  MT_INLINE int8_t mt_bits_##N(float x) { return (int8_t)mt_to_##N(x); }                           \
+  MT_INLINE float mt_##N##_of_bits(int8_t x) { return mt_from_##N((uint8_t)x); }
 MT_FLOAT8(f8e4m3)
 MT_FLOAT8(f8e5m2)
 MT_FLOAT8(f8e8m0)

@@ -39,7 +39,9 @@ MT_FN float mt_round_bf16(float x) { return mt::widen(mt::to_bf16(x)); }
 #define MT_FLOAT8(name)                                                             \
   MT_FN float mt_load_##name(const uint8_t* p) { return mt::widen(mt::name{*p}); } \
   MT_FN void mt_store_##name(uint8_t* p, float x) { *p = mt::to_##name(x).bits; }  \
-  MT_FN float mt_round_##name(float x) { return mt::widen(mt::to_##name(x)); }
+  MT_FN float mt_round_##name(float x) { return mt::widen(mt::to_##name(x)); }     \
+  MT_FN int8_t mt_bits_##name(float x) { return int8_t(mt::to_##name(x).bits); }   \
+  MT_FN float mt_##name##_of_bits(int8_t x) { return mt::widen(mt::name{uint8_t(x)}); }
 MT_FLOAT8(f8e4m3)
 MT_FLOAT8(f8e5m2)
 MT_FLOAT8(f8e8m0)
