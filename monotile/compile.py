@@ -213,7 +213,7 @@ def _compiled(
             step(f"compiling for {hardware.name}", shown=options.progress),
             ThreadPoolExecutor(os.cpu_count()) as pool,
         ):
-            several = hardware.has.many_workers and not alone
+            several, coarse = hardware.has.many_workers and not alone, bool(given.iterate)
             whole = Kernels(exported, hardware, options, given, pool)
             whole.begin(classes_of(ranges_of(exported), several)[-1])  # which takes longest
             more = (
@@ -222,9 +222,7 @@ def _compiled(
             hidden = msgspec.structs.replace(options, dump_dir=None)
             paths = [(e, Kernels(e, hardware, hidden, given, pool)) for e in more]
             paths.append((exported, whole))
-            sized = partial(
-                classes_of, several=several, paths=len(paths), coarse=bool(given.iterate)
-            )
+            sized = partial(classes_of, several=several, paths=len(paths), coarse=coarse)
             built = [
                 (k, start_or_skip(k.begin_all, sized(ranges_of(e)), e is exported))
                 for e, k in reversed(paths)  # the last of which takes least
