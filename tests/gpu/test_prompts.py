@@ -1,0 +1,61 @@
+"""Prompts of any length, read by one kernel: their keys and values beside PyTorch's in float32; and what they need, as sorts of many choices."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import monotile
+from monotile.generation.decoder import Decoder
+from monotile.generation.prompt import Reader
+from tests.generation.test_generator import OPTIONS, SIZES, WORDS, transformers
+
+pytestmark = pytest.mark.gpu
+CAPACITY = 256
+WIDE: dict[str, Any] = SIZES | {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 3, "max_position_embeddings": CAPACITY}  # fmt: skip
+EXPERTS = {"num_experts_per_tok": 2, "head_dim": 16}
+CONFIGS: dict[str, Any] = {
+    "llama": lambda: transformers.LlamaConfig(**WIDE),
+    "olmoe": lambda: transformers.OlmoeConfig(**WIDE, num_experts=8, num_experts_per_tok=2),
+    "gpt_oss": lambda: transformers.GptOssConfig(**WIDE | EXPERTS, num_local_experts=8, layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_small_prompts(name: str) -> None:
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+    for p in model.requires_grad_(False).parameters():
+        if p.dim() > 1:
+            p.data = torch.randn_like(p) * 1.5 * p.shape[-1] ** -0.5
+    model = model.bfloat16().cuda()
+    wide: Any = copy.deepcopy(model).float()
+    wide.config._experts_implementation = "eager"
+    decoder = Decoder(model, 1, CAPACITY)
+    ids = torch.randint(1, WORDS, (CAPACITY,), device="cuda")
+    reader = Reader(decoder, CAPACITY, (ids,), "cuda", OPTIONS)
+    assert reader.sized
+    for count in (8, 61, 128, 250):
+        reader.read(ids, 0, count)
+        right: Any = wide(input_ids=ids[None, :count], use_cache=True).past_key_values.layers
+        for k, layer in enumerate(right):
+            for kind, x in (("key", layer.keys), ("value", layer.values)):
+                n = x.shape[2]  # a window keeps the last ones alone
+                found = decoder.get_buffer(f"{kind}_cache_{k}")[:, :, count - n : count].float()
+                off = (found - x).norm(dim=(1, 3)) / x.norm(dim=(1, 3))
+                # a row whose experts are nearly alike may choose another
+                assert (off < 0.05).float().mean() > 0.85, (count, k, kind)
+
+
+@pytest.mark.parametrize("count", [2048, 5000])
+def test_small_sorts(count: int) -> None:
+    class Sorted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.sort(x, dim=1, stable=True, descending=True)
+
+    x = torch.randint(-50, 50, (2, count), device="cuda").half()
+    x[0, ::9] = float("nan")
+    fast = monotile.compile(Sorted(), (x,), options=OPTIONS)
+    for found, wanted in zip(fast(x), Sorted()(x), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
