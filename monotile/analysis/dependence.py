@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from monotile.analysis.affine import Affine, affine
-from monotile.ir.expr import Axis, Expr, Load, axes_of, idx, loads, substitute
+from monotile.ir.expr import Axis, Cast, Expr, Load, axes_of, idx, loads, substitute
 from monotile.ir.held import released
 from monotile.ir.program import Compute, Program, Scatter, statements
 
@@ -102,8 +102,19 @@ def updates_own(made: Compute | Scatter, s: Compute | Scatter) -> bool:
 def is_axis(x: Load, dimension: int, s: Compute | Scatter, position: int) -> bool:
     """Whether dimension `dimension` of `x` is indexed by exactly the axis at `position` of `s`."""
     index, axis = x.index[dimension], s.axes[position]
-    unit = axis.extent == 1 and x.tensor.shape[dimension] == 1
-    return index == axis or (unit and index == idx(0))
+    return index == axis or (x.tensor.shape[dimension] == 1 and at_axis(index, axis))
+
+
+def at_axis(index: Expr, axis: Axis) -> bool:
+    """Whether `index` is the axis, or 0 where that has one point."""
+    return index == axis or (axis.extent == 1 and index == idx(0))
+
+
+def unrounded(e: Expr) -> Expr:
+    """The value before casts between floating-point types."""
+    while isinstance(e, Cast) and e.dtype.is_float and e.x.dtype.is_float:
+        e = e.x
+    return e
 
 
 def _permutes(x: Load, axes: tuple[Axis, ...]) -> bool:

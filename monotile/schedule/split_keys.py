@@ -51,10 +51,10 @@ from monotile.schedule.tree import build, seconds
 from monotile.targets.target import Target
 from monotile.transform.names import Names
 from monotile.transform.rewrite import map_bodies
+from monotile.transform.simplify.appended_terms import LOWEST
 
 PARTS = (2, 4, 8, 16)
 LEAST = 32  # keys of a part
-LOWEST = -3.4028234663852886e38  # in float32
 
 
 @dataclass(frozen=True, slots=True)

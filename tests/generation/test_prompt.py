@@ -193,3 +193,15 @@ def test_a_model_that_fixes_the_number_of_tokens() -> None:
     assert not lm.reader.sized
     for count in (LEAST + 2, 17, 20, 40):
         assert torch.equal(lm.generate(prompt(count), 6), expected(plain, prompt(count), 6))
+
+
+def test_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace that is too large makes chunks shorter."""
+    monkeypatch.setattr("monotile.generation.prompt.ROOM", 1)
+    monkeypatch.setattr("monotile.generation.prompt.FIXED", LEAST)
+    model = model_of("llama")
+    lm = generator(model, CAPACITY, target="cpu", options=OPTIONS)
+    assert lm.reader is not None
+    assert (lm.reader.sized, lm.reader.chunk) == (True, LEAST)
+    for count in (LEAST + 2, 25):
+        assert torch.equal(lm.generate(prompt(count), 6), expected(model, prompt(count), 6))

@@ -16,7 +16,7 @@ from monotile.compile_inputs import Presets
 from monotile.config import Options
 from monotile.errors import CaptureError, InputError
 from monotile.frontends.torch.capture import export as captured
-from monotile.frontends.torch.sizes.ranges import Ranges, ranges_of, size_classes
+from monotile.frontends.torch.sizes.ranges import Ranges, classes_of, ranges_of, size_classes
 from monotile.size_classes import worthwhile
 from monotile.targets.detect import detect_target
 
@@ -198,6 +198,9 @@ def test_classes_halve() -> None:
     assert most(("b", 1, 3)) == [{"b": 1}, {"b": 2}, {"b": 3}]
     assert [x["n"] for x in most(("n", 1, 4096))][::5] == [32, 4096]
     assert most(("b", 1, 32), ("n", 1, 512))[-1] == {"b": 32, "n": 512}
+    assert all(x["n"] % 64 == 0 for x in most(("n", 70, 4097))[1:-1])
+    prompts = classes_of(Ranges((("n", 4, 2048),)), several=True, coarse=True)
+    assert [x["n"] for x in prompts] == [256, 512, 1024, 2048]
     assert all(len(most(*[(c, 1, 99) for c in "abcdefg"[:k]])) <= 6 for k in range(8))
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from monotile.analysis.contraction import contraction, factors, grain, in_tf32
-from monotile.analysis.dependence import follows, loads_of
+from monotile.analysis.dependence import at_axis, follows, loads_of, unrounded
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Binary, Cast, Const, Expr, Load, Unary, axes_of, idx, loads
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Unary, axes_of, idx, loads
 from monotile.ir.program import Compute
 from monotile.kernels.attention.method import Attend
 from monotile.kernels.common.product import PASSES
@@ -99,7 +99,7 @@ def attention(result: Compute, computes: Computes) -> Attention | None:
         return None
     for swapped in (mixture.swapped, not mixture.swapped):
         weights, values = factors(result, swapped=swapped)
-        weights = uncast(weights)
+        weights = unrounded(weights)
         if isinstance(weights, Load):
             found = _of(result, weights, values, swapped, computes)
             if found is not None and not _reads_itself(found):
@@ -168,7 +168,7 @@ def stored(method: Attend, computes: Sequence[Compute]) -> Attention:
     products, *scores, top, powers, total = before
     queries, keys = factors(products, swapped=method.queries_second)
     weights, values = factors(result, swapped=method.weights_second)
-    weights = uncast(weights)
+    weights = unrounded(weights)
     assert isinstance(weights, Load)
     point = _point(products, weights, method.along)
     assert point is not None
@@ -221,7 +221,7 @@ class Softmax(NamedTuple):
 
 def softmax(shares: Compute, place: int, computes: Computes) -> Softmax | None:
     """`shares` as a softmax along its axis at `place`, if it is one."""
-    match uncast(shares.body):
+    match unrounded(shares.body):
         case Binary("div", Load() as above, below) if not shares.reduce:
             pass
         case _:
@@ -262,7 +262,7 @@ def _part(powers: Compute, place: int, computes: Computes) -> Softmax | None:
 
 def _lowest(top: Compute) -> float | None:
     """A lower bound of the maximum score, if that is a number."""
-    match uncast(top.body):
+    match unrounded(top.body):
         case Binary("max", _, Const(float() as lowest)) if math.isfinite(lowest):
             return lowest
         case _:
@@ -271,7 +271,7 @@ def _lowest(top: Compute) -> float | None:
 
 def _totals(total: Compute, powers: Compute, place: int) -> bool:
     """Whether `total` sums `powers` along their axis at `place`."""
-    return total.combiner == "sum" and _along(uncast(total.body), total, powers, place)
+    return total.combiner == "sum" and _along(unrounded(total.body), total, powers, place)
 
 
 def _powers(powers: Compute, place: int, computes: Computes) -> tuple[Compute, Compute] | None:
@@ -283,19 +283,19 @@ def _powers(powers: Compute, place: int, computes: Computes) -> tuple[Compute, C
             pass
         case _:
             return None
-    score = uncast(x)
+    score = unrounded(x)
     top = computes.get(subtracted.tensor.name)
     scores = computes.get(score.tensor.name) if isinstance(score, Load) else None
     if top is None or scores is None or not isinstance(score, Load):
         return None
-    match uncast(top.body):
+    match unrounded(top.body):
         case Binary("max", most, Const()):
             pass
         case most:
             pass
     if not follows(powers, [score]) or not _without(subtracted, powers, place):
         return None
-    largest = top.combiner == "max" and _along(uncast(most), top, scores, place)
+    largest = top.combiner == "max" and _along(unrounded(most), top, scores, place)
     return (top, scores) if largest else None
 
 
@@ -317,7 +317,7 @@ def _along(x: Expr, reduced: Compute, over: Compute, place: int) -> bool:
     if not isinstance(x, Load) or x.tensor.name != over.out.name or len(reduced.reduce) != 1:
         return False
     rest = [i for p, i in enumerate(x.index) if p != place]
-    own = len(rest) == len(reduced.axes) and all(map(_is, rest, reduced.axes))
+    own = len(rest) == len(reduced.axes) and all(map(at_axis, rest, reduced.axes))
     along = reduced.reduce[0]
     return own and x.index[place] == along and along.extent == over.out.shape[place]
 
@@ -325,11 +325,7 @@ def _along(x: Expr, reduced: Compute, over: Compute, place: int) -> bool:
 def _without(x: Load, s: Compute, place: int) -> bool:
     """Whether `s` reads x at its own position, without the axis at `place`."""
     rest = [a for p, a in enumerate(s.axes) if p != place]
-    return len(rest) == len(x.index) and all(map(_is, x.index, rest))
-
-
-def _is(i: Expr, axis: Axis) -> bool:
-    return i == axis or (axis.extent == 1 and i == idx(0))
+    return len(rest) == len(x.index) and all(map(at_axis, x.index, rest))
 
 
 def _followed(scores: Compute, computes: Computes) -> tuple[Compute, ...]:
@@ -366,10 +362,3 @@ def _point(products: Compute, weights: Load, place: int) -> dict[str, Expr] | No
             return None
         out[axis.name] = i
     return out
-
-
-def uncast(e: Expr) -> Expr:
-    """The value before casts between floating-point types: weights and scores are kept in float32."""
-    while isinstance(e, Cast) and e.dtype.is_float and e.x.dtype.is_float:
-        e = e.x
-    return e

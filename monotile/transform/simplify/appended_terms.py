@@ -2,8 +2,8 @@
 
     shares[k] = exp(x[k] - top) / (sum over all of x of exp(x - top)),  x = scores with others behind, perhaps less a number of the row
 
-becomes the softmax of the scores alone, whose sum has further terms. Whatever is subtracted from all of x makes no difference, so the greatest score
-is:
+becomes the softmax of the scores alone, whose sum has further terms. The maximum that is subtracted from all of x makes no difference, so it may be
+that of the scores:
 
     top' = max of scores            shares[k] = exp(scores[k] - top') / (sum of exp(scores - top') + exp(other - top') + ...)
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from monotile.analysis.dependence import follows
+from monotile.analysis.dependence import at_axis, follows, unrounded
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -81,7 +81,7 @@ def separate_terms(program: Program) -> Program:
 
 
 def _terms(shares: Compute, computes: Computes) -> _Terms | None:
-    match _uncast(shares.body):
+    match unrounded(shares.body):
         case Binary("div", Load() as above, Load() as below) if not shares.reduce:
             powers, total = computes.get(above.tensor.name), computes.get(below.tensor.name)
         case _:
@@ -95,7 +95,14 @@ def _terms(shares: Compute, computes: Computes) -> _Terms | None:
         case _:
             return None
     (place,) = longer
-    if top is None or not 0 < powers.axes[place].extent - shares.axes[place].extent <= MOST:
+    wide = all(
+        s is not None and s.out.dtype is s.body.dtype is DType.F32 for s in (powers, total, top)
+    )
+    if (
+        top is None
+        or not wide
+        or not 0 < powers.axes[place].extent - shares.axes[place].extent <= MOST
+    ):
         return None
     key = powers.axes[place]
     rows = [a for a in powers.axes if a != key]
@@ -109,11 +116,7 @@ def _terms(shares: Compute, computes: Computes) -> _Terms | None:
 
 def _row(x: Load, rows: Sequence[Axis]) -> bool:
     """Whether `x` is read at the point of these axes."""
-    return len(x.index) == len(rows) and all(map(_is, x.index, rows))
-
-
-def _is(i: Expr, axis: Axis) -> bool:
-    return i == axis or (axis.extent == 1 and i == idx(0))
+    return len(x.index) == len(rows) and all(map(at_axis, x.index, rows))
 
 
 def _reduces(c: Compute, combiner: str, x: Expr, key: Axis, rows: Sequence[Axis]) -> bool:
@@ -123,7 +126,7 @@ def _reduces(c: Compute, combiner: str, x: Expr, key: Axis, rows: Sequence[Axis]
     at: dict[str, Expr] = {a.name: (idx(0) if a.extent == 1 else b) for a, b in zip(rows, c.axes, strict=True)}  # fmt: skip
     whole: dict[str, Expr] = {a.name: (idx(0) if a.extent == 1 else a) for a in c.axes}
     wanted = substitute(x, at | {key.name: c.reduce[0]})
-    return _uncast(substitute(c.body, whole)) == _uncast(substitute(wanted, whole))
+    return unrounded(substitute(c.body, whole)) == unrounded(substitute(wanted, whole))
 
 
 def _parts(
@@ -133,7 +136,7 @@ def _parts(
     match x:
         case Cast(y, dtype) if dtype.is_float and y.dtype.is_float:
             return _parts(y, key, keys, computes)
-        case Binary("sub", y, m) if key not in axes_of(m):
+        case Binary("sub", y, m) if key not in axes_of(m) and _is_maximum(m, computes):
             return _parts(y, key, keys, computes)
         case Select(Binary("lt", i, Const(n)), scores, other) if i == key and n == keys:
             behind = (substitute(other, {key.name: idx(k)}) for k in range(keys, key.extent))
@@ -145,6 +148,13 @@ def _parts(
             return _parts(element_of(maker, index), key, keys, computes)
         case _:
             return None
+
+
+def _is_maximum(e: Expr, computes: Computes) -> bool:
+    """Whether `e` is a maximum: infinite, or no number, only if the shares are none either."""
+    x = unrounded(e)
+    made = computes.get(x.tensor.name) if isinstance(x, Load) else None
+    return made is not None and made.combiner == "max"
 
 
 def _separate(t: _Terms, names: Names) -> Iterator[Compute]:
@@ -199,10 +209,3 @@ def _separate(t: _Terms, names: Names) -> Iterator[Compute]:
         return cast(Binary("div", Load(powers, i), below), t.shares.body.dtype)
 
     yield msgspec.structs.replace(compute(t.shares.out, share, origin=origin), live=t.shares.live)
-
-
-def _uncast(e: Expr) -> Expr:
-    """The value before casts between floating-point types."""
-    while isinstance(e, Cast) and e.dtype.is_float and e.x.dtype.is_float:
-        e = e.x
-    return e
