@@ -15,9 +15,7 @@ from monotile.transform.iterate import Iterate
 
 LEAST = 8  # tokens: fewer are read one at a time
 FIXED = 64  # tokens of each chunk of a model that cannot be captured for any number of them
-ROOM = (
-    1 << 30
-)  # bytes of workspace, above which chunks are shorter: scores of all keys that are kept in memory
+ROOM = 1 << 30  # bytes of workspace: where more are needed, chunks are shorter
 _REFUSED = (CaptureError, UnsupportedOperatorError, ScheduleError)
 
 

@@ -118,7 +118,7 @@ class CompiledModule:
         if self._sizes is None:
             return self._run(self._kernel, leaves, NO_SIZES)
         symbols = self._sizes.symbols(leaves)
-        fits = next((m for m in self._smaller if m._takes(symbols)), self)
+        fits = self._fitting(symbols)
         assert fits._kernel is not None
         own = fits._artifact.signature.sizes.own(symbols)
         sizes = NO_SIZES if fits._sizes is None else fits._sizes.read(leaves, own)
@@ -162,6 +162,9 @@ class CompiledModule:
         """The kernels for size classes, ascending; this one is the last."""
         return (*self._smaller, self)
 
+    def _fitting(self, symbols: Sequence[int]) -> "CompiledModule":
+        return next((m for m in self._smaller if m._takes(symbols)), self)
+
     def _takes(self, symbols: Sequence[int]) -> bool:
         """Whether the kernel accepts these values of the model's symbols."""
         sizes = self._artifact.signature.sizes
@@ -189,19 +192,14 @@ class CompiledModule:
         names = self._artifact.plan.inputs
         numbers = [k for k, name in enumerate(names) if name in self._states]
         changed = [given[k] for k in numbers]
-        refuse_shared(
-            [*changed, *weights.states.own.items()],
-            [
-                *(x for k, x in enumerate(given) if k not in numbers),
-            ],
-        )
+        rest = [x for k, x in enumerate(given) if k not in numbers]
+        refuse_shared([*changed, *weights.states.own.items()], rest)
         others = [(n, x) for n, x in weights.tensors.items() if n not in weights.states.own]
         refuse_shared(changed, others)
         copy_in(weights.states)
         kernel.launch(pointers, weights.pointers)
-        copy_back(
-            weights.states, [(x, inputs[k]) for k, (_, x) in zip(numbers, changed, strict=True)]
-        )
+        pairs = zip(numbers, changed, strict=True)
+        copy_back(weights.states, [(x, inputs[k]) for k, (_, x) in pairs])
 
     def profile(self, *args: Any, **kwargs: Any) -> Profile:
         """Calls once and returns the kernel's records: when each worker began and ended each task, and its waits.
@@ -210,9 +208,11 @@ class CompiledModule:
         Raises InputError if the model was compiled without `Options(profile=True)`.
         """
         self(*args, **kwargs)
-        if self._records is None:
+        leaves = self._arguments.leaves(args, kwargs)
+        own = self if self._sizes is None else self._fitting(self._sizes.symbols(leaves))
+        if own._records is None:
             raise InputError("the model was compiled without a profile: use Options(profile=True)")
-        return decode(self.plan, self._records.cpu().numpy().view(np.uint64))
+        return decode(own.plan, own._records.cpu().numpy().view(np.uint64))
 
     @property
     def random_state(self) -> torch.Tensor | None:

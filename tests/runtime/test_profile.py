@@ -91,3 +91,19 @@ def test_clocks_that_began_anywhere_meet_in_one_time(fast: CompiledModule) -> No
     for r in (first, second):
         assert abs(r.start) < 1e-15
         assert abs(r.end - 40e-9) < 1e-15
+
+
+def test_a_class_of_sizes_has_its_own() -> None:
+    """The records are those of the kernel that ran."""
+    options = monotile.Options(profile=True, cache=False, workers=2)
+    small, large = (
+        monotile.compile(
+            torch.nn.Linear(16, 16).eval(), (torch.randn(most, 16),), target="cpu", options=options,
+            dynamic_shapes=({0: torch.export.Dim("n", min=2, max=most)},),
+        )
+        for most in (8, 64)
+    )  # fmt: skip
+    both = large.beside([small])
+    for rows, own in ((4, small), (40, large)):
+        assert both._fitting([rows]) is own
+        assert both.profile(torch.randn(rows, 16)).records
