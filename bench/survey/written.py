@@ -10,7 +10,7 @@ import monotile
 from bench.survey import small
 from bench.survey.rows import Row, attempted, words
 
-PROMPT, MORE, CAPACITY, CHUNK = 21, 10, 48, 8
+PROMPT, MORE, CAPACITY, CHUNK = 21, 10, 48, 16
 TIE = 1e-4  # of two logits, between which an id may differ
 
 

@@ -121,9 +121,11 @@ def _unmasked(c: Compute) -> tuple[Compute, Expr | None]:
 
 def _there(e: Expr, test: Expr | None) -> Expr:
     """`e` where `test` holds."""
-    if test is None:
-        return e
-    return _there(e.then, test) if isinstance(e, Select) and e.cond == test else rebuild(e, lambda x: _there(x, test))  # fmt: skip
+
+    def go(x: Expr) -> Expr:
+        return go(x.then) if isinstance(x, Select) and x.cond == test else rebuild(x, go)
+
+    return e if test is None else go(e)
 
 
 def _in_place(e: Expr, known: tuple[Expr, Expr], at: tuple[Expr, Expr]) -> Expr:

@@ -44,9 +44,9 @@ def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[in
         rank = b.emit(x.shape, DType.I64, compared, reduce=(n,), combiner="sum", part="rank")
     else:
         rank = long_ranks(b, x, d, before)
-    if int(n) >= LONG and int(shape[d]) > FEW:
-        order = order_of_ranks(b, rank, d)
-        return b.emit(shape, DType.I64, lambda *i: load(order, i), part="order")
+        if int(shape[d]) > FEW:
+            order = order_of_ranks(b, rank, d)
+            return b.emit(shape, DType.I64, lambda *i: load(order, i), part="order")
 
     def found(*axes: Expr) -> Expr:
         *i, r = axes
