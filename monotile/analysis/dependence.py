@@ -4,7 +4,7 @@ If each element depends on one (one-to-one), a reader can be an epilogue of its 
 (one-to-many), it has to wait for all of them: for the tile of its worker, or for every worker.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -108,6 +108,11 @@ def is_axis(x: Load, dimension: int, s: Compute | Scatter, position: int) -> boo
 def at_axis(index: Expr, axis: Axis) -> bool:
     """Whether `index` is the axis, or 0 where that has one point."""
     return index == axis or (axis.extent == 1 and index == idx(0))
+
+
+def at_axes(index: Sequence[Expr], axes: Sequence[Axis]) -> bool:
+    """Whether `index` is the point of these axes."""
+    return len(index) == len(axes) and all(map(at_axis, index, axes))
 
 
 def unrounded(e: Expr) -> Expr:

@@ -6,7 +6,8 @@ the largest top), they combine to
 
     result = (sum over s of e[s] * mixture[s]) / (sum over s of e[s] * total[s] + further terms)
 
-which is pointwise. Where a sum has further terms (`transform/simplify/appended_terms.py`), one part has all keys. A part without a live key has the lowest finite number as its maximum, and the factor 0.
+which is pointwise. Where a sum has further terms (`transform/simplify/appended_terms.py`), one part may have all keys. A part without a live key has
+the lowest finite number as its maximum, and the factor 0.
 
 Where tensor cores weight the values (`kernels/attention`), the exponentials of a part are rounded as the whole's probabilities would be.
 Then a part is one streamed step, in which heads that share keys read each key once. Otherwise separate reductions compute it.

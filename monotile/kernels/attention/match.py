@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from monotile.analysis.contraction import contraction, factors, grain, in_tf32
-from monotile.analysis.dependence import at_axis, follows, loads_of, unrounded
+from monotile.analysis.dependence import at_axes, follows, loads_of, unrounded
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Unary, axes_of, idx, loads
 from monotile.ir.program import Compute
@@ -317,15 +317,17 @@ def _along(x: Expr, reduced: Compute, over: Compute, place: int) -> bool:
     if not isinstance(x, Load) or x.tensor.name != over.out.name or len(reduced.reduce) != 1:
         return False
     rest = [i for p, i in enumerate(x.index) if p != place]
-    own = len(rest) == len(reduced.axes) and all(map(at_axis, rest, reduced.axes))
     along = reduced.reduce[0]
-    return own and x.index[place] == along and along.extent == over.out.shape[place]
+    return (
+        at_axes(rest, reduced.axes)
+        and x.index[place] == along
+        and along.extent == over.out.shape[place]
+    )
 
 
 def _without(x: Load, s: Compute, place: int) -> bool:
     """Whether `s` reads x at its own position, without the axis at `place`."""
-    rest = [a for p, a in enumerate(s.axes) if p != place]
-    return len(rest) == len(x.index) and all(map(at_axis, x.index, rest))
+    return at_axes(x.index, [a for p, a in enumerate(s.axes) if p != place])
 
 
 def _followed(scores: Compute, computes: Computes) -> tuple[Compute, ...]:

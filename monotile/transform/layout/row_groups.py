@@ -77,6 +77,10 @@ class Choice(NamedTuple):
             return None
         return substitute(self.test, {a.name: i for a, i in zip(self.axes, at, strict=True)})
 
+    def valid(self, choice: Expr) -> Expr:
+        """A choice of what may be none."""
+        return Binary("max", Binary("min", choice, idx(self.choices - 1)), idx(0))
+
     def at(self, row: Expr) -> list[Expr]:
         """A row's index along each of the axes."""
         return apart(row, self.shape)
@@ -121,8 +125,7 @@ class Groups(NamedTuple):
 
     def matrix_at(self, block: Expr) -> Expr:
         """The choice of the block's rows: always a valid choice, also after the last block that has rows, where none was computed."""
-        last = idx(self.choice.choices - 1)
-        return Binary("max", Binary("min", Load(self.matrix, (block,)), last), idx(0))
+        return self.choice.valid(Load(self.matrix, (block,)))
 
     def row_at(self, block: Expr, place: Expr) -> Expr:
         return Load(self.row, (add(mul(block, idx(self.block)), place),))
@@ -170,11 +173,7 @@ class _Terms(NamedTuple):
 
     def behind(self, p: Expr, matrix: Tensor) -> Expr:
         """The row at position `p`, where choices ascend."""
-        own = binary(
-            "min",
-            Load(matrix, (binary("floordiv", p, idx(self.block)),)),
-            idx(self.choice.choices - 1),
-        )
+        own = self.choice.valid(Load(matrix, (binary("floordiv", p, idx(self.block)),)))
         begun = mul(Load(self.first, (own,)), idx(self.block))
         there = Binary("lt", binary("sub", p, begun), Load(self.chosen, (own,)))
         return Select(there, binary("sub", p, Load(self.shift, (own,))), idx(0))

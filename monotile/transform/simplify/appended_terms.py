@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from monotile.analysis.dependence import at_axis, follows, unrounded
+from monotile.analysis.dependence import at_axes, follows, unrounded
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -108,15 +108,11 @@ def _terms(shares: Compute, computes: Computes) -> _Terms | None:
     rows = [a for a in powers.axes if a != key]
     if not (_reduces(total, "sum", Load(powers.out, powers.axes), key, rows) and _reduces(top, "max", x, key, rows)):  # fmt: skip
         return None
-    if not (_row(most, rows) and _row(below, [a for p, a in enumerate(shares.axes) if p != place])):
+    others = [a for p, a in enumerate(shares.axes) if p != place]
+    if not (at_axes(most.index, rows) and at_axes(below.index, others)):
         return None
     parts = _parts(x, key, shares.axes[place].extent, computes)
     return None if parts is None else _Terms(shares, powers, top, total, place, *parts)
-
-
-def _row(x: Load, rows: Sequence[Axis]) -> bool:
-    """Whether `x` is read at the point of these axes."""
-    return len(x.index) == len(rows) and all(map(at_axis, x.index, rows))
 
 
 def _reduces(c: Compute, combiner: str, x: Expr, key: Axis, rows: Sequence[Axis]) -> bool:
@@ -179,7 +175,7 @@ def _separate(t: _Terms, names: Names) -> Iterator[Compute]:
     scores = tensor(f"{t.powers.out.name}_scores", [*shape])
     made = compute(scores, lambda *i: cast(at(t.scores, *split(i)), DType.F32), origin=origin)
     match t.scores:
-        case Load(own) as x if own.shape == shape and _row(x, t.powers.axes):
+        case Load(own, index) if own.shape == shape and at_axes(index, t.powers.axes):
             scores = own
         case _:
             yield made

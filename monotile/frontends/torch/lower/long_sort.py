@@ -30,9 +30,12 @@ def long_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
     def block_of(i: Sequence[Expr]) -> Expr:
         return s.floordiv(i[d], BLOCK)
 
+    def place_of(block: Expr, r: Expr) -> Expr:
+        return s.add(s.mul(block, BLOCK), r)
+
     def within(*axes: Expr) -> Expr:
         *i, r = axes
-        place = s.add(s.mul(block_of(i), BLOCK), r)
+        place = place_of(block_of(i), r)
         found = before(raised(x, i), at(x, i, place), s.lt(place, i[d]))
         return cast(s.both(s.lt(place, n), found), DType.I64)
 
@@ -40,7 +43,7 @@ def long_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
 
     def placed(*axes: Expr) -> Expr:
         *i, r = axes
-        place = s.add(s.mul(block_of(i), BLOCK), r)
+        place = place_of(block_of(i), r)
         found = s.eq(at(own, i, place), s.mod(i[d], BLOCK))
         return s.select(s.both(s.lt(place, n), found), s.minimum(place, n - 1), idx(0))
 
@@ -54,7 +57,7 @@ def long_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
 
     def passed(*axes: Expr) -> Expr:
         *i, block, segment = axes
-        last = s.add(s.mul(block, BLOCK), s.add(s.mul(segment, SEGMENT), SEGMENT - 1))
+        last = place_of(block, s.add(s.mul(segment, SEGMENT), SEGMENT - 1))
         return cast(ahead(i, block, last), DType.I64)
 
     segments = b.emit((*shape, blocks), DType.I64, passed, reduce=(BLOCK // SEGMENT,), combiner="sum", part="segments")  # fmt: skip
@@ -62,9 +65,9 @@ def long_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
     def counted(*axes: Expr) -> Expr:
         *i, block, r = axes
         begun = s.mul(load(segments, (*i, block)), SEGMENT)
-        inside = s.lt(s.add(begun, r), BLOCK)
-        place = s.add(s.mul(block, BLOCK), s.add(begun, r))
-        found = cast(s.both(inside, ahead(i, block, place)), DType.I64)
+        within_block = s.add(begun, r)
+        there = ahead(i, block, place_of(block, within_block))
+        found = cast(s.both(s.lt(within_block, BLOCK), there), DType.I64)
         first = s.eq(r, 0)
         other = s.add(found, s.select(first, begun, idx(0)))
         return s.select(s.eq(block, block_of(i)), s.select(first, load(own, i), idx(0)), other)
