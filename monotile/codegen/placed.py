@@ -45,6 +45,10 @@ class PlacedEmitter(StageEmitter):
         """Whether the current stage computes `tensor`."""
         return tensor.name in self._own
 
+    def always_there(self, tensor: Tensor) -> bool:
+        """Whether the first element of `tensor` can be loaded at any time, whatever the sizes of the call."""
+        return 0 not in tensor.shape and tensor.name not in self.sizes | self.watched
+
     def on_chip(self, tensor: Tensor) -> bool:
         """Whether the current stage reads `tensor` from on-chip memory."""
         place = readable(self.plan.places[tensor.name], own=tensor.name in self._own)

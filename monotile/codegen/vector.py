@@ -8,7 +8,19 @@ from monotile.codegen.address import WIDEST, others, readable
 from monotile.codegen.base import STORAGE, plus
 from monotile.codegen.packs import EACH, PACK, PackEmitter, lane_of
 from monotile.codegen.spelling import bare
-from monotile.ir.expr import Binary, Const, Expr, Load, Select, add, axes_of, idx, loads, mul
+from monotile.ir.expr import (
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Select,
+    SizeTensor,
+    add,
+    axes_of,
+    idx,
+    loads,
+    mul,
+)
 from monotile.plan.places import Place
 
 _TWO = "two"  # name of two packs around one that is not aligned
@@ -42,7 +54,8 @@ class VectorEmitter(PackEmitter):
                         packs[x] = self._guarded_pack(found, x)
                     continue
                 place = readable(self.plan.places[x.tensor.name], own=self.computed(x.tensor))
-                if any(self.writer.known(y) is None for i in x.index for y in loads(i)):
+                asked = (y for i in x.index for y in loads(i))
+                if any(self.writer.known(y) is None for y in asked if not isinstance(y.tensor, SizeTensor)):  # fmt: skip
                     continue
                 first = x.index if width == 1 else self._first(x.tensor, x.index, place)
                 if first is None and self.cells:

@@ -20,7 +20,7 @@ class Block:
     defines: variables (C names) that the head or the block itself defines.
     fence:   values that depend on memory (a Load) stay inside: the block may not run, or memory changes before it.
     names:   C name of each value named here.
-    pragma:  a line before the head; may be set while the block is open.
+    pragma:  a line before the head. Both may be set while the block is open.
     """
 
     parent: "Block | None"
@@ -78,7 +78,7 @@ class Writer:
         outer.latest = len(outer.lines)
         if inner.pragma:
             outer.write(inner.pragma)
-        outer.write(f"{head} {{" if head else "{")
+        outer.write(f"{inner.head} {{" if head else "{")
         outer.lines.extend(INDENT + line if line else line for line in inner.lines)
         outer.write(f"}}{tail}")
 

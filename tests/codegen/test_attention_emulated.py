@@ -241,6 +241,23 @@ def test_masked_by_low_numbers(way: Way, low: float) -> None:
     check(way, attention, q / 4, k, v, mask)
 
 
+def test_biases_that_are_looked_up(way: Way) -> None:
+    """By data, in a table that is computed in the call; a scale for each head (Swin v2)."""
+
+    def attention(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: torch.Tensor,
+        table: torch.Tensor, place: torch.Tensor,
+    ) -> Any:  # fmt: skip
+        bias = torch.sigmoid(table.sin()[place]).permute(2, 0, 1) * 16
+        return torch.softmax(q @ k.transpose(-1, -2) * scale + bias, -1) @ v
+
+    rows = 33 + way.more
+    place = torch.randint(-30, 30, (rows, 150), generator=torch.Generator().manual_seed(7))
+    scale = torch.tensor([[[0.3]], [[0.1]]], dtype=torch.float16)
+    args = qkv(rows, 150, way.size, way.size)
+    check(way, attention, *args, scale, normal(30, 2, seed=8), place)
+
+
 def test_written_plainly(way: Way) -> None:
     """Scores and shares in float16, transposed keys, heads in the middle; a row of scores that is -inf gives NaN."""
 

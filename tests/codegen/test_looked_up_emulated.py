@@ -57,3 +57,27 @@ def test_what_is_found_there_is_read_together() -> None:
     edges[1, -1] = -1 - 40
     with pytest.raises(EmulationError, match="failure"):
         fast(x, edges)
+
+
+class Sorted(nn.Module):
+    """Rows of a table in an order that is looked up itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(KINDS, 136), requires_grad=False)
+
+    def forward(self, ids: Tensor, order: Tensor) -> Tensor:
+        return self.table[ids[order]]
+
+
+def test_look_ups_in_several_steps() -> None:
+    torch.manual_seed(0)
+    model, ids, order = Sorted().half(), torch.randint(-KINDS, KINDS, (IDS,)), torch.randperm(IDS)
+    fast = Emulated(model, (ids, order), workers=2)
+    assert fast.source.text.count("auto fetch_places") == 2
+    for seed in range(2):
+        (found,) = fast(ids, order, seed=seed)
+        assert torch.equal(found, model(ids, order))
+    for bad in (KINDS, -KINDS - 1):
+        with pytest.raises(EmulationError, match="failure"):
+            fast(torch.where(order == 5, bad, ids), order)

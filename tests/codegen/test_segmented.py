@@ -57,6 +57,13 @@ def first_of_rows(table: Tensor, ids: Tensor, at: Tensor) -> Tensor:
     return torch.where(inside[..., None], table[ids], 0).sum(1)
 
 
+def some_of_rows(table: Tensor, ids: Tensor, at: Tensor) -> Tensor:
+    """The same without those ids that data leaves out, each looked up twice."""
+    rows = ids.view(at.shape[0], -1)
+    inside = torch.arange(rows.shape[1]) < at[:, None]
+    return torch.where((inside & (rows < 30))[..., None], table[ids[rows]], 0).sum(1)
+
+
 def by_columns(table: Tensor, ids: Tensor, at: Tensor) -> Tensor:
     """The sum over so many ids of each column: neighbours end elsewhere."""
     inside = torch.arange(ids.shape[0])[:, None] < at
@@ -75,6 +82,7 @@ CASES: dict[str, tuple[int, tuple[int, int], Function]] = {
     "narrow": (1, FEW, bag("sum")),
     "long": (16, MANY, bag("mean")),
     "rows": (16, (1200, 12), first_of_rows),
+    "some": (16, (1200, 12), some_of_rows),
     "columns": (16, (300, 16), by_columns),
 }
 # Outputs of a thread, and lanes of an output, on a GPU.
@@ -84,6 +92,7 @@ FORMS = {
     "narrow": (1, 4),
     "long": (8, 128),
     "rows": (1, 4),
+    "some": (1, 4),
     "columns": (1, 32),
 }
 
@@ -93,7 +102,7 @@ def inputs(name: str, seed: int) -> tuple[Rows, tuple[Tensor, Tensor]]:
     torch.manual_seed(seed)
     width, (count, bags), function = CASES[name]
     ids = torch.randint(0, 50, (count,))
-    if name in ("rows", "columns"):
+    if name in ("rows", "some", "columns"):
         most = count if name == "columns" else count // bags
         return Rows(width, function), (ids, torch.randint(0, most + 1, (bags,)))
     at = torch.randint(0, count // 2 if seed else count + 1, (bags,)).sort().values

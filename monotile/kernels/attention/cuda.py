@@ -1,7 +1,7 @@
 """A softmax-weighted sum: the configuration of `targets/cuda/device/attend.cuh` and the functors that it calls."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from monotile.analysis.affine import within
@@ -12,6 +12,7 @@ from monotile.codegen.block import BlockEmitter
 from monotile.codegen.site import Range, Site, Span, at_start
 from monotile.codegen.spelling import bare, convert, literal
 from monotile.codegen.vector import VectorEmitter
+from monotile.codegen.writer import Writer
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -162,7 +163,7 @@ def _score(e: VectorEmitter, inner: Site, found: Attention, m: Range, keys: Keys
             w.write("return mt::RowScore{masked};")
             return
         _write_score(e, inner, found, Keys(key, None), "plain", within=True)
-        with w.open("auto whole = [=](idx first, idx last)", ["first", "last"], fence=True, tail=";"):  # fmt: skip
+        with _functor(w, "whole", {"first": "idx", "last": "idx"}):
             tests = [] if span is None else [f"first >= {bare(e.index(span.first))}", f"last < {bare(e.index(span.end))}"]  # fmt: skip
             for side in ends:
                 to: dict[str, Expr] = {key.name: Axis("last" if side.end else "first", key.extent)}
@@ -177,8 +178,7 @@ def _write_score(
 ) -> None:
     """Emits the functor `name`: the score of a key and its product with the row. within: where the ends of the row's keys hold."""
     key, span, w, dtype = keys.key, keys.span, e.writer, found.products.body.dtype
-    head = f"auto {name} = [=](idx {key.name}, float product)"
-    with w.open(head, [key.name, "product"], fence=True, tail=";"):
+    with _functor(w, name, {key.name: "idx", "product": "float"}):
         if span is not None:
             first, end = bare(e.index(span.first)), bare(e.index(span.end))
             w.write(f"if ({key.name} < {first} || {key.name} >= {end}) return -MT_INF;")
@@ -195,6 +195,16 @@ def _write_score(
             body = _within_ends(s, inner, key) if within else s.body
             text, dtype, last = e.body(body, inner.point), s.body.dtype, s
         w.write(f"return {bare(text)};")
+
+
+@contextmanager
+def _functor(w: Writer, name: str, arguments: Mapping[str, str]) -> Generator[None]:
+    """A functor that keeps the row's values, which it outlives. A failed index check is the function's."""
+    given = ", ".join(f"{kind} {x}" for x, kind in arguments.items())
+    with w.open(f"auto {name} = [=]({given})", [*arguments], fence=True, tail=";") as block:
+        yield
+        if any("MT_CHECK" in line for line in block.lines):
+            block.head = block.head.replace("[=]", "[=, &mt_failed]")
 
 
 def _within_ends(s: Compute, inner: Site, key: Axis) -> Expr:

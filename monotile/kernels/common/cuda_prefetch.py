@@ -1,6 +1,6 @@
 """Determines which loads can be prefetched."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -9,7 +9,18 @@ from monotile.analysis.unconditional import TRUE, both, conditional, either, unc
 from monotile.codegen.packs import LANE
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.bounds import in_bounds
-from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Select, axes_of, loads, rebuild
+from monotile.ir.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Select,
+    SizeTensor,
+    axes_of,
+    loads,
+    rebuild,
+)
 from monotile.ir.intervals import Ranges, learn
 
 Conditions = Mapping[Load, Expr]
@@ -76,35 +87,55 @@ def read_at_once(
 
 
 class LookedUp(NamedTuple):
-    """Loads in two steps. places: loads of indices, which are executed in any case. found: the loads at these indices, with their conditions."""
+    """Loads in steps, each at indices that the steps before it load. places: loads of indices, by step, which are executed in any case. found: the loads
+    at these indices, with their conditions."""
 
-    places: list[Load]
+    places: list[list[Load]]
     found: dict[Load, Expr]
+
+    def leading_to(self, found: Iterable[Load]) -> list[dict[Load, Expr]]:
+        """The steps before those of `found`, with the loads that they need."""
+        needed = {y for x in found for i in x.index for y in loads(i)}
+        steps: list[dict[Load, Expr]] = [
+            {y: TRUE for y in step if y in needed} for step in self.places
+        ]
+        return [step for step in steps if step]
 
 
 def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
-    """The gathers of `bodies` whose index is the same for all lanes of a vector. Left out are those with a condition that depends on data,
-    and those with two levels of indirection. there: loads that may be executed under any condition."""
+    """The gathers of `bodies` whose index is the same for all lanes of a vector. Left out are those with a condition that depends on data.
+    there: loads that may be executed under any condition."""
     places: dict[Load, None] = {}
     found: dict[Load, Expr] = {}
     unknown = {y for body in bodies for x in loads(body) for i in x.index for y in loads(i)}
     for x, when in (read for body in bodies for read in conditional(body)):
-        asked = [y for i in x.index for y in loads(i)]
+        asked = [y for i in x.index for y in loads(i) if not isinstance(y.tensor, SizeTensor)]
         if when == TRUE:
-            there = there | {y for i in x.index for y in unconditional(i)}
-        known = [
-            y
-            for y in asked
-            if y in there and Axis(LANE, width) not in axes_of(y) and not any(map(loads, y.index))
-        ]
+            there = there | set(_with_index(x))
+        known = [y for y in asked if y in there and Axis(LANE, width) not in axes_of(y)]
         places |= dict.fromkeys(known)
         if not asked or len(known) < len(asked) or loads(when):
             unknown.add(x)
         else:
             found[x] = either(found.get(x, when), when)
-    return LookedUp(
-        list(places), {x: when for x, when in found.items() if when == TRUE or x not in unknown}
-    )
+    steps: dict[int, list[Load]] = {}
+    for y in places:
+        steps.setdefault(_depth(y), []).append(y)
+    told = {x: when for x, when in found.items() if when == TRUE or x not in unknown}
+    return LookedUp([steps[k] for k in sorted(steps)], told)
+
+
+def _with_index(x: Load) -> Iterator[Load]:
+    """The loads that are executed whenever `x` is, for its index."""
+    for i in x.index:
+        for y in unconditional(i):
+            yield y
+            yield from _with_index(y)
+
+
+def _depth(x: Load) -> int:
+    """How many loads wait for one another for the index of `x`."""
+    return max((1 + _depth(y) for i in x.index for y in loads(i)), default=0)
 
 
 def always_there(bodies: Sequence[Expr]) -> Iterator[Load]:

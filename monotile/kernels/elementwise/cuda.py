@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from monotile.analysis.unconditional import TRUE
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
@@ -48,7 +47,7 @@ def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
     w = e.writer
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
-    turns = Iterations(e, site, own, method.ahead("stage"), [name], "", _finish(e, site, own, names))  # fmt: skip
+    turns = Iterations(e, site, own, method.ahead("stage"), name, (), _finish(e, site, own, names))  # fmt: skip
     turns.fetch(own.thread)
     e.early[site.step] = partial(turns.compute, own.thread)
 
@@ -143,29 +142,30 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         wanted = asked(read_at_once(bodies, _safe(e, site, at)))
         names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
-    arrays, there, place = [name], "", w.fresh("place")
     # A tensor of the call's sizes ends where they say.
     certain = set[Expr]() if e.sizes else {at(y) for y in always_there(_plain(site))}
     known = looked_up(bodies, certain, own.width)
-    if places := asked(dict.fromkeys(known.places, TRUE)):
-        arrays.append(w.fresh("places"))
-        with w.open(f"auto fetch_{arrays[-1]} = [&](idx e)", ["e"], fence=True, tail=";"):
-            told = e.held(places, 1, place)
-        names |= told
-        there = w.fresh("there")
-        given = f"const decltype(fetch_{arrays[-1]}(0))& {place}"
-        head = f"auto fetch_{there} = [&](idx e, {given})"
-        with w.open(head, ["e", place], fence=True, tail=";") as block:
+    found = asked(known.found)
+    steps = [*known.leading_to(found), found] if found else []
+    places = [w.fresh("place") for _ in steps[:-1]]
+    arrays = [*(w.fresh("places") for _ in places), w.fresh("there")] if steps else []
+    told = dict[Hashable, str]()
+    for k, (step, array) in enumerate(zip(steps, arrays, strict=True)):
+        before, last = places[:k], step is found
+        given = "".join(f", const auto& {x}" for x in before)
+        with w.open(f"auto fetch_{array} = [&](idx e{given})", ["e", *before], fence=True, tail=";") as block:  # fmt: skip
             block.names.update(told)
-            names |= e.held(asked(known.found), own.width, f"{there}[turn]")
-    finish = _finish(e, site, own, names)
+            what = f"{array}[turn]" if last else places[k]
+            told |= e.held(step, own.width if last else 1, what)
+    finish = _finish(e, site, own, names | told)
 
     def with_places(block: Block) -> None:
-        w.write(f"const auto& {place} = {arrays[-1]}[turn];")
-        w.define(place)
+        for array, place in zip(arrays, places, strict=False):
+            w.write(f"const auto& {place} = {array}[turn];")
+            w.define(place)
         finish(block)
 
-    Iterations(e, site, own, count, arrays, there, with_places if there else finish).write()
+    Iterations(e, site, own, count, name, arrays, with_places).write()
 
 
 def _finish(

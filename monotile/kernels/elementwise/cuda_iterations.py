@@ -22,16 +22,16 @@ LONG = 2  # a loop with more rounds of `count` iterations than this has no branc
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """count: iterations whose loads are issued together. arrays: names of the results of the lambdas `fetch_NAME`, which load the operands
-    of vector `e`; `turn` is their index. there: name of the gathered operand whose index is the last of these; "" if there is none. finish:
-    writes the computation of a vector in the block."""
+    """count: iterations whose loads are issued together. array: name of the results of the lambda `fetch_NAME`, which loads the operands of
+    vector `e`; `turn` is their index. chain: those of gathered operands in steps, of which each takes the results of the steps before it.
+    finish: writes the computation of a vector in the block."""
 
     e: VectorEmitter
     site: Site
     own: ThreadMap
     count: int
-    arrays: Sequence[str]
-    there: str
+    array: str
+    chain: Sequence[str]
     finish: Callable[[Block], None]
 
     def write(self) -> None:
@@ -59,7 +59,7 @@ class Iterations:
         )
 
     def fetch(self, first: str) -> None:
-        """Declares the arrays and writes the loads of `count` iterations from vector `first` on."""
+        """Declares the array and writes the loads of `count` iterations from vector `first` on."""
         self._declare("")
         with self._each(first), self._where_inside():
             self._fetch("")
@@ -72,8 +72,8 @@ class Iterations:
     def _write_short(self) -> None:
         with self._rounds(str(self.own.groups)):
             self.fetch("first")
-            if self.there:
-                self._fetch_there()
+            for k in range(len(self.chain)):
+                self._fetch_step(k)
             self.compute("first")
 
     def _write_long(self) -> None:
@@ -91,9 +91,8 @@ class Iterations:
                 e.stored_if = "valid"
                 self.finish(block)
                 e.stored_if = ""
-            for array in self.arrays:
-                w.write("#pragma unroll")
-                w.write(f"for (idx turn = 0; turn < {self.count}; ++turn) {array}[turn] = later_{array}[turn];")  # fmt: skip
+            w.write("#pragma unroll")
+            w.write(f"for (idx turn = 0; turn < {self.count}; ++turn) {self.array}[turn] = later_{self.array}[turn];")  # fmt: skip
 
     def _vectors(self) -> str:
         """Text of this task's number of vectors."""
@@ -105,18 +104,19 @@ class Iterations:
         return name
 
     def _declare(self, prefix: str) -> None:
-        for array in self.arrays:
-            self.e.writer.write(f"decltype(fetch_{array}(0)) {prefix}{array}[{self.count}]{{}};")
+        array = self.array
+        self.e.writer.write(f"decltype(fetch_{array}(0)) {prefix}{array}[{self.count}]{{}};")
 
     def _fetch(self, prefix: str) -> None:
-        for array in self.arrays:
-            self.e.writer.write(f"{prefix}{array}[turn] = fetch_{array}(e);")
+        self.e.writer.write(f"{prefix}{self.array}[turn] = fetch_{self.array}(e);")
 
-    def _fetch_there(self) -> None:
-        w, there, places = self.e.writer, self.there, self.arrays[-1]
-        w.write(f"decltype(fetch_{there}(0, {places}[0])) {there}[{self.count}]{{}};")
+    def _fetch_step(self, k: int) -> None:
+        w, array, before = self.e.writer, self.chain[k], self.chain[:k]
+        example = ", ".join(["0", *(f"{x}[0]" for x in before)])
+        w.write(f"decltype(fetch_{array}({example})) {array}[{self.count}]{{}};")
         with self._each("first"), self._where_inside():
-            w.write(f"{there}[turn] = fetch_{there}(e, {places}[turn]);")
+            given = ", ".join(["e", *(f"{x}[turn]" for x in before)])
+            w.write(f"{array}[turn] = fetch_{array}({given});")
 
     @contextmanager
     def _rounds(self, groups: str) -> Generator[None]:

@@ -2,12 +2,12 @@
 thread, of several at once, so that there is one latency instead of one per vector."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from monotile.analysis.guarded import choices
 from monotile.codegen.view import View
 from monotile.ir.bounds import in_bounds
-from monotile.ir.expr import Expr, Load, Select, loads
+from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, loads
 from monotile.ir.intervals import Ranges
 from monotile.ir.program import expressions
 from monotile.kernels.elementwise.method import Map
@@ -41,8 +41,11 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     width = step.method.vector
     turns = -(-elements // (width * target.threads))
     bodies = [part for name in step.computes for part in expressions(where.statements[name])]
+    along = {
+        where.statements[name].axes[-1] for name in step.computes if where.statements[name].axes
+    }
     read = {x for body in bodies for x in loads(body)}
-    far = _words((x for x in read if x.tensor.name not in own), width)
+    far = _words((x for x in read if x.tensor.name not in own), width, along)
     if turns == 1:
         early = where.number > 0 and 0 < far <= MOST_WORDS
         return (Prefetch("all", "stage"),) if early else ()
@@ -51,13 +54,13 @@ def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:
     others = [x for x in read_once(bodies) if not tensors(x) & set(step.computes)]
     most = fitted(target.model.prefetch).turns  # of whole vectors; their code is written out
     room = MOST_WORDS
+    gathers = any(loads(i) for x in others for y in loads(x) for i in y.index)
     if turns > LONG * most:
         room *= 2
-        most *= 2 if len(step.dims) == 1 else 1  # see `cuda_iterations.py`
-    gathers = any(loads(i) for x in others for y in loads(x) for i in y.index)
+        most *= 2 if len(step.dims) == 1 or gathers else 1  # see `cuda_iterations.py`
     for what in ("all", "large"):
         asked = [x for x in others if what == "all" or is_large(x)]
-        words = _words(asked, width)
+        words = _words(asked, width, along)
         if not words:
             continue
         together = min(most * max(1, WHOLE // words), room // words)
@@ -103,6 +106,7 @@ def requested(found: Iterable[Load], view: View, weights: Iterable[str]) -> list
     ]
 
 
-def _words(found: Iterable[Load | Select], width: int) -> int:
-    """Registers for vectors of `found`."""
-    return sum(-(-x.dtype.itemsize * width // 4) for x in found)
+def _words(found: Iterable[Load | Select], width: int, along: Set[Axis]) -> int:
+    """Registers for vectors of `found` along these axes: for one element of those that are the same for all lanes."""
+    lanes = ((x, width if axes_of(x) & along else 1) for x in found)
+    return sum(-(-x.dtype.itemsize * n // 4) for x, n in lanes)

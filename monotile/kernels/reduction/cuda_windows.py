@@ -11,6 +11,7 @@ import msgspec
 from monotile.analysis.affine import normalised_indices
 from monotile.analysis.ends import SegmentEnds, neutral, segment_ends
 from monotile.analysis.masked import without_masks
+from monotile.analysis.speculative import speculative
 from monotile.analysis.uniform import fold_uniform
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site
@@ -19,7 +20,7 @@ from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
 from monotile.errors import InternalError
-from monotile.ir.expr import Axis, Expr, Select, axes_of, idx, loads, substitute
+from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, substitute
 from monotile.ir.program import Compute
 from monotile.kernels.common.cuda_live import live_turns
 from monotile.kernels.common.cuda_prefetch import read_by
@@ -129,7 +130,12 @@ def _add(
     e: VectorEmitter, term: Expr, number: str, own: ThreadMap, op: str, when: str = ""
 ) -> None:
     """Adds `term` to a partial result. when: text of the condition under which it counts; its operands are loaded in any case."""
+    early: tuple[Load, ...] = ()
+    if when:
+        term, early = speculative(fold_uniform(term, Axis(LANE, own.width)), e.always_there)
     with e.vector(own.width):
+        for x in early:
+            e.root(x)
         text = bare(e.root(term))
         sums = f"{op}::combine(part[{number}], {text})"
         e.writer.write(f"part[{number}] = {f'{when} ? {sums} : part[{number}]' if when else sums};")

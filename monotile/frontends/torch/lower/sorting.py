@@ -1,14 +1,17 @@
-"""Sorting by rank: the position of an element is the number of elements before it. Each is compared with each, or, of many, as `long_sort.py` does."""
+"""Sorting by rank: the position of an element is the number of elements before it. Each is compared with each, or, of many, as `long_sort.py` does; many of few
+values are counted (`counted_sort.py`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monotile.frontends.builder import Builder, Type, load, raised, wrap
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.counted_sort import KINDS, counted_ranks
 from monotile.frontends.torch.lower.long_sort import LONG, long_ranks, order_of_ranks
 from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.views import along
+from monotile.frontends.torch.sizes.element_values import values_of
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, const, idx
 
@@ -43,7 +46,11 @@ def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[in
     if int(n) < LONG:
         rank = b.emit(x.shape, DType.I64, compared, reduce=(n,), combiner="sum", part="rank")
     else:
-        rank = long_ranks(b, x, d, before)
+        values = values_of(x, b.statements)
+        if values is not None and values.hi - values.lo < KINDS:
+            rank = counted_ranks(b, x, d, values, descending)
+        else:
+            rank = long_ranks(b, x, d, before)
         if int(shape[d]) > FEW:
             order = order_of_ranks(b, rank, d)
             return b.emit(shape, DType.I64, lambda *i: load(order, i), part="order")

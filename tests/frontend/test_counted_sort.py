@@ -1,0 +1,68 @@
+"""Sorting of many elements of few values: by counts, where the lowering knows the values."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import monotile
+from monotile.config import Options
+from monotile.frontends.torch.lower.counted_sort import BLOCK
+from monotile.frontends.torch.lower.long_sort import LONG
+
+OPTIONS = Options(cache=False)
+
+
+class Sorted(nn.Module):
+    def __init__(self, key: Callable[[torch.Tensor], torch.Tensor], descending: bool) -> None:
+        super().__init__()
+        self.key, self.descending = key, descending
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.sort(self.key(x), dim=-1, stable=True, descending=self.descending))
+
+
+KEYS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "choices": lambda x: torch.topk(x.reshape(-1, 32), 4).indices.reshape(-1),
+    "classes": lambda x: x.reshape(-1, 4).argmax(-1).reshape(2, -1),
+    "tests": lambda x: x.reshape(-1) > 0.3,
+    "bytes": lambda x: (x * 100).to(torch.int8).reshape(2, -1),
+    "clamped": lambda x: (x * 9).long().clamp(-5, 20).reshape(-1),
+}
+
+
+def _counted(fast: monotile.CompiledModule) -> bool:
+    return "sort_counts" in fast.source
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("name", KEYS)
+def test_as_pytorch(name: str, descending: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Sorted(KEYS[name], descending), torch.randn(LONG // 4 + 8, 32)
+    fast = monotile.compile(model, (x,), target="cpu", options=OPTIONS)
+    assert _counted(fast)
+    for found, wanted in zip(fast(x), model(x), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_any_number() -> None:
+    model = Sorted(KEYS["choices"], False)
+    fast = monotile.compile(
+        model, (torch.randn(50, 32),), target="cpu", options=OPTIONS,
+        dynamic_shapes=({0: Dim("n", min=2, max=LONG // 2)},),
+    )  # fmt: skip
+    assert _counted(fast)
+    for n in (2, BLOCK // 4 - 1, BLOCK // 4, BLOCK // 4 + 1, LONG // 4, LONG // 2):
+        x = torch.randn(n, 32)
+        for found, wanted in zip(fast(x), model(x), strict=True):
+            assert torch.equal(found, wanted)
+
+
+def test_unknown_values_are_compared() -> None:
+    x = torch.randint(0, 64, (LONG,))
+    fast = monotile.compile(Sorted(lambda x: x, False), (x,), target="cpu", options=OPTIONS)
+    assert not _counted(fast)
+    assert torch.equal(fast(x)[0], x.sort().values)
