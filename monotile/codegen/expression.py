@@ -31,6 +31,7 @@ from monotile.ir.expr import (
     Select,
     Unary,
     children,
+    known,
     loads,
     walk,
 )
@@ -197,8 +198,8 @@ class Expressions(ABC):
         return isinstance(e, Load) and e.tensor.name not in self.registers
 
     def _touches(self, e: Expr) -> bool:
-        """Whether evaluating `e` loads from memory anything that has not been loaded yet."""
-        if self.writer.known(e) is not None:
+        """Whether evaluating `e` loads from memory anything that has not been loaded yet. Sizes are there everywhere."""
+        if self.writer.known(e) is not None or known(e):
             return False
         return self._in_memory(e) or any(self._touches(c) for c in children(e))
 
@@ -372,9 +373,8 @@ class Expressions(ABC):
 
 def _steady_divisor(c: Const) -> bool:
     """Whether a quotient by `c` may be computed as products with 1 / c: floats, far from overflow and subnormals."""
-    return (
-        c.dtype.compute is DType.F32 and LEAST_DIVISOR <= abs(float(c.value)) <= 1 / LEAST_DIVISOR
-    )
+    size = abs(float(c.value))
+    return c.dtype.compute is DType.F32 and LEAST_DIVISOR <= size <= 1 / LEAST_DIVISOR
 
 
 def is_index(e: Expr) -> bool:

@@ -100,12 +100,13 @@ class PackEmitter(PlacedEmitter):
 
     view: the current stage's. early: what writes those of the current stage's maps that have prefetched at its beginning. cells: tensors whose
     unaligned vectors are stored so many bytes after the pointer `cell`, to be copied later; then loads beside them need not be aligned
-    either.
+    either. now: loads are issued where they are written.
     """
 
     view: View
     cells: Mapping[str, int] = MappingProxyType({})
     early: MutableMapping[Step, Callable[[], None]]
+    now = False
     _vector: _Vector | None = None
 
     @contextmanager
@@ -321,9 +322,7 @@ class PackEmitter(PlacedEmitter):
         for node, when in guarded(cond, sides):
             if any(self.variables(c) & vector.inner.defines for c, _ in when):
                 return None
-            if any(
-                loads(c) for c, _ in when[1:]
-            ):  # which may be read only where those outside hold
+            if any(loads(c) for c, _ in when[1:]):  # read only where those outside hold
                 return None
             if loads(node) and self._uses.get(node, 0) > 1:
                 return None
@@ -385,8 +384,10 @@ class PackEmitter(PlacedEmitter):
         if (held := self.register_array_of(tensor)) is not None:
             return held
         start = plus(*self.read_at(tensor, first, place, width))
-        each = "" if aligned else "_each"
-        return f"mt::{self.loads_from(tensor)}{each}<{width}>({start})"
+        kind = self.loads_from(tensor) + ("" if aligned else "_each")
+        if self.now and kind == "load" and not isinstance(place, ON_CHIP):
+            kind = "load_now"
+        return f"mt::{kind}<{width}>({start})"
 
     def _first(
         self, tensor: Tensor, index: Sequence[Expr], place: Place, *, aligned: bool = True

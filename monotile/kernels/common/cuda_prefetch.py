@@ -111,8 +111,12 @@ def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
     for x, when in (read for body in bodies for read in conditional(body)):
         asked = [y for i in x.index for y in loads(i) if not isinstance(y.tensor, SizeTensor)]
         if when == TRUE:
-            there = there | set(_with_index(x))
-        known = [y for y in asked if y in there and Axis(LANE, width) not in axes_of(y)]
+            there = there | {x, *_with_index(x)}
+        known = [
+            y
+            for y in asked
+            if (y in there or y.tensor.size == 1) and Axis(LANE, width) not in axes_of(y)
+        ]
         places |= dict.fromkeys(known)
         if not asked or len(known) < len(asked) or loads(when):
             unknown.add(x)

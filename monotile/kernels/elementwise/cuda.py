@@ -15,6 +15,7 @@ from monotile.codegen.writer import Block
 from monotile.ir.expr import Axis, Expr, Load, Select, add, idx, loads, mul, substitute
 from monotile.ir.program import Compute, expressions
 from monotile.kernels.common.cost import LINE
+from monotile.kernels.common.cuda_fetches import Fetch, held_now, look_up
 from monotile.kernels.common.cuda_prefetch import (
     always_there,
     looked_up,
@@ -46,8 +47,8 @@ def write_prefetch(e: VectorEmitter, site: Site, number: int) -> None:
     }
     w = e.writer
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
-        names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
-    turns = Iterations(e, site, own, method.ahead("stage"), name, (), _finish(e, site, own, names))  # fmt: skip
+        names = held_now(e, wanted, own.width, Fetch(name), unaligned=True)
+    turns = Iterations(e, site, own, method.ahead("stage"), [Fetch(name)], _finish(e, site, own, names))  # fmt: skip
     turns.fetch(own.thread)
     e.early[site.step] = partial(turns.compute, own.thread)
 
@@ -141,31 +142,14 @@ def _write_together(e: VectorEmitter, site: Site, own: ThreadMap, count: int) ->
 
     with w.open(f"auto fetch_{name} = [&](idx e)", ["e"], fence=True, tail=";"):
         wanted = asked(read_at_once(bodies, _safe(e, site, at)))
-        names = e.held(wanted, own.width, f"{name}[turn]", unaligned=True)
+        names = held_now(e, wanted, own.width, Fetch(name), unaligned=True)
     # A tensor of the call's sizes ends where they say.
     certain = set[Expr]() if e.sizes else {at(y) for y in always_there(_plain(site))}
     known = looked_up(bodies, certain, own.width)
-    found = asked(known.found)
-    steps = [*known.leading_to(found), found] if found else []
-    places = [w.fresh("place") for _ in steps[:-1]]
-    arrays = [*(w.fresh("places") for _ in places), w.fresh("there")] if steps else []
-    told = dict[Hashable, str]()
-    for k, (step, array) in enumerate(zip(steps, arrays, strict=True)):
-        before, last = places[:k], step is found
-        given = "".join(f", const auto& {x}" for x in before)
-        with w.open(f"auto fetch_{array} = [&](idx e{given})", ["e", *before], fence=True, tail=";") as block:  # fmt: skip
-            block.names.update(told)
-            what = f"{array}[turn]" if last else places[k]
-            told |= e.held(step, own.width if last else 1, what)
-    finish = _finish(e, site, own, names | told)
-
-    def with_places(block: Block) -> None:
-        for array, place in zip(arrays, places, strict=False):
-            w.write(f"const auto& {place} = {array}[turn];")
-            w.define(place)
-        finish(block)
-
-    Iterations(e, site, own, count, name, arrays, with_places).write()
+    fetches, told = look_up(e, known, asked(known.found), own.width, "e")
+    if names:
+        fetches.insert(0, Fetch(name))
+    Iterations(e, site, own, count, fetches, _finish(e, site, own, names | told)).write()
 
 
 def _finish(

@@ -13,8 +13,9 @@ from monotile.codegen.site import Site
 from monotile.codegen.thread_map import ThreadMap
 from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
-from monotile.ir.expr import idx, loads
-from monotile.ir.program import Compute, expressions
+from monotile.ir.expr import idx
+from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_fetches import Fetch, write_unpacked
 from monotile.kernels.common.cuda_threads import inside
 
 LONG = 2  # a loop with more rounds of `count` iterations than this has no branches
@@ -22,16 +23,14 @@ LONG = 2  # a loop with more rounds of `count` iterations than this has no branc
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """count: iterations whose loads are issued together. array: name of the results of the lambda `fetch_NAME`, which loads the operands of
-    vector `e`; `turn` is their index. chain: those of gathered operands in steps, of which each takes the results of the steps before it.
-    finish: writes the computation of a vector in the block."""
+    """count: iterations whose loads are issued together. fetches: the steps in which those of vector `e` are. finish: writes the computation
+    of a vector in the block, with their results unpacked."""
 
     e: VectorEmitter
     site: Site
     own: ThreadMap
     count: int
-    array: str
-    chain: Sequence[str]
+    fetches: Sequence[Fetch]
     finish: Callable[[Block], None]
 
     def write(self) -> None:
@@ -47,76 +46,83 @@ class Iterations:
         return self.count * self.own.threads
 
     def _may_repeat(self) -> bool:
-        """Whether every task has a vector, and computing one twice is harmless: the map only stores to memory and has no checked index."""
-        site, e = self.site, self.e
-        if e.sizes or len(site.ranges) != 1 or site.ranges[0].low or site.ranges[0].first:
+        """Whether every task has a vector, and computing one twice is harmless: the map only stores to memory."""
+        site, e, whole = self.site, self.e, [str(r.variable.extent) for r in self.site.ranges]
+        if any(r.low or r.first for r in site.ranges):
             return False
-        return all(
-            isinstance(s, Compute)
-            and not e.hands_on(s.out)
-            and not any(loads(i) for x in expressions(s) for y in loads(x) for i in y.index)
-            for s in (site.anchor, *site.followers)
-        )
+        if len(whole) != 1 and whole != [r.count for r in site.ranges]:
+            return False
+        steps = (site.anchor, *site.followers)
+        return all(isinstance(s, Compute) and not e.hands_on(s.out) for s in steps)
+
+    @property
+    def _first(self) -> list[Fetch]:
+        """Those of which the addresses depend on the vector alone."""
+        return [f for f in self.fetches if not f.after]
 
     def fetch(self, first: str) -> None:
-        """Declares the array and writes the loads of `count` iterations from vector `first` on."""
-        self._declare("")
+        """Declares the results and writes the loads of `count` iterations from vector `first` on."""
+        for f in self._first:
+            f.declare(self.e.writer, self.count)
         with self._each(first), self._where_inside():
-            self._fetch("")
+            for f in self._first:
+                f.load(self.e.writer, "e")
 
     def compute(self, first: str) -> None:
         """Writes their computations, after `fetch`."""
+        for f in self.fetches:
+            if f.after:
+                f.declare(self.e.writer, self.count)
+                with self._each(first), self._where_inside():
+                    f.load(self.e.writer, "e")
         with self._each(first), self._where_inside() as block:
+            write_unpacked(self.e.writer, self.fetches)
             self.finish(block)
 
     def _write_short(self) -> None:
         with self._rounds(str(self.own.groups)):
             self.fetch("first")
-            for k in range(len(self.chain)):
-                self._fetch_step(k)
             self.compute("first")
 
     def _write_long(self) -> None:
         e, w = self.e, self.e.writer
         groups = self._vectors()
-        self._declare("")
+        for f in self._first:
+            f.declare(w, self.count)
         with self._each(self.own.thread, groups):
-            self._fetch("")
+            for f in self._first:
+                f.load(w, "e")
         with self._rounds(groups):
-            self._declare("later_")
+            for f in self._first:
+                f.declare(w, self.count, "later_")
             with self._each(f"first + {self._step}", groups):
-                self._fetch("later_")
+                for f in self._first:
+                    f.load(w, "e", "later_")
+            for f in self.fetches:
+                if f.after:
+                    f.declare(w, self.count)
+                    with self._each("first", groups):
+                        f.load(w, "e")
             with self._each("first", groups) as block:
                 w.write(f"const bool valid = first + turn * {self.own.threads} < {groups};")
                 e.stored_if = "valid"
+                write_unpacked(w, self.fetches)
                 self.finish(block)
                 e.stored_if = ""
-            w.write("#pragma unroll")
-            w.write(f"for (idx turn = 0; turn < {self.count}; ++turn) {self.array}[turn] = later_{self.array}[turn];")  # fmt: skip
+            for f in self._first:
+                w.write("#pragma unroll")
+                w.write(f"for (idx turn = 0; turn < {self.count}; ++turn) {f.name}[turn] = later_{f.name}[turn];")  # fmt: skip
 
     def _vectors(self) -> str:
         """Text of this task's number of vectors."""
+        if len(self.site.ranges) != 1:
+            return str(self.own.groups)
         (r,) = self.site.ranges
         if r.count == str(r.variable.extent):
             return str(self.own.groups)
         name, width = self.e.writer.fresh("groups"), self.own.width
         self.e.writer.write(f"const idx {name} = ({r.count} + {width - 1}) / {width};")
         return name
-
-    def _declare(self, prefix: str) -> None:
-        array = self.array
-        self.e.writer.write(f"decltype(fetch_{array}(0)) {prefix}{array}[{self.count}]{{}};")
-
-    def _fetch(self, prefix: str) -> None:
-        self.e.writer.write(f"{prefix}{self.array}[turn] = fetch_{self.array}(e);")
-
-    def _fetch_step(self, k: int) -> None:
-        w, array, before = self.e.writer, self.chain[k], self.chain[:k]
-        example = ", ".join(["0", *(f"{x}[0]" for x in before)])
-        w.write(f"decltype(fetch_{array}({example})) {array}[{self.count}]{{}};")
-        with self._each("first"), self._where_inside():
-            given = ", ".join(["e", *(f"{x}[turn]" for x in before)])
-            w.write(f"{array}[turn] = fetch_{array}({given});")
 
     @contextmanager
     def _rounds(self, groups: str) -> Generator[None]:

@@ -4,6 +4,7 @@ Windows of neighbouring outputs overlap. For several of them, a thread first loa
 once; the terms follow in straight-line code.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 import msgspec
@@ -22,12 +23,13 @@ from monotile.codegen.writer import Block
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, substitute
 from monotile.ir.program import Compute
+from monotile.kernels.common.cuda_fetches import look_up, write_unpacked
 from monotile.kernels.common.cuda_live import live_turns
-from monotile.kernels.common.cuda_prefetch import read_by
+from monotile.kernels.common.cuda_prefetch import looked_up, read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
 from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
 from monotile.kernels.reduction.method import Reduce, ReduceMoments
-from monotile.kernels.reduction.segmented import LIVE, segment_terms, within, write_ends
+from monotile.kernels.reduction.segmented import LIVE, segment_rounds, within, write_ends
 
 
 def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
@@ -44,28 +46,11 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         w.write("#pragma unroll")
         w.write(f"for (idx u = 0; u < {parts}; ++u) part[u] = {op}::identity();")
         axes = [anchor.reduce[p] for p in method.order]
-        with ExitStack() as loops:
-            slid = axes[-1:] if own.windows > 1 else []
-            if (ends := segment_ends(anchor)) is not None:
-                site, limits = _segment_site(e, site, own, ends)
-                loops.enter_context(segment_terms(e, axes[0].name, limits, method.unrolled[0]))
-                blocks = []
-            else:
-                blocks = [
-                    loops.enter_context(_each(e, site, a)) for a in axes[: len(axes) - len(slid)]
-                ]
-            if slid:
-                _add_windows(e, site, own, slid[0], op)
-            elif isinstance(method, ReduceMoments):
-                w.write(f"const float share = {op}::share(part[0]);")
-                with e.vector(own.width):
-                    w.write(
-                        f"{op}::add(part[{_number(own, 0)}], {bare(e.root(_term(site, own)))}, share);"
-                    )
-            else:
-                _add(e, _term(site, own), _number(own, 0), own, op, LIVE if ends else "")
-            for block, a, count in zip(blocks, axes, method.unrolled, strict=False):
-                block.pragma = "#pragma unroll" + ("" if count == a.extent else f" {count}")
+        if (ends := segment_ends(anchor)) is not None:
+            site, limits = _segment_site(e, site, own, ends)
+            _add_segment(e, site, own, axes[0].name, limits, method, op)
+        else:
+            _add_terms(e, site, own, axes, method, op)
         if own.windows > 1:
             head = f"for (idx window = 0; window < {own.windows}; ++window)"
             stack.enter_context(w.open(head, ["window"], fence=True)).pragma = "#pragma unroll"
@@ -78,6 +63,54 @@ def write_windows(e: VectorEmitter, site: Site, method: Reduce) -> None:
         point = placed(site.point, own.element(site.ranges, lane_of(own.width), window))
         with e.vector(own.width):
             finish(e, site, point, f"part[{_number(own, 'window')}]", anchor.body.dtype)
+
+
+def _add_terms(
+    e: VectorEmitter, site: Site, own: ThreadMap, axes: Sequence[Axis], method: Reduce, op: str
+) -> None:
+    """Adds all terms to a thread's partial results."""
+    slid = axes[-1:] if own.windows > 1 else []
+    with ExitStack() as loops:
+        blocks = [loops.enter_context(_each(e, site, a)) for a in axes[: len(axes) - len(slid)]]
+        if slid:
+            _add_windows(e, site, own, slid[0], op)
+        elif isinstance(method, ReduceMoments):
+            _add_moments(e, site, own, op)
+        else:
+            _add(e, _term(site, own), _number(own, 0), own, op)
+        for block, a, count in zip(blocks, axes, method.unrolled, strict=False):
+            block.pragma = "#pragma unroll" + ("" if count == a.extent else f" {count}")
+
+
+def _add_moments(e: VectorEmitter, site: Site, own: ThreadMap, op: str) -> None:
+    e.writer.write(f"const float share = {op}::share(part[0]);")
+    with e.vector(own.width):
+        text = bare(e.root(_term(site, own)))
+        e.writer.write(f"{op}::add(part[{_number(own, 0)}], {text}, share);")
+
+
+def _add_segment(
+    e: VectorEmitter, site: Site, own: ThreadMap, name: str, limits: tuple[str, str],
+    method: Reduce, op: str,
+) -> None:  # fmt: skip
+    """Adds the terms between `limits`: their look-ups first, step by step."""
+    w, (count, *_) = e.writer, method.unrolled
+    with segment_rounds(e, name, limits, count) as turns:
+        if isinstance(method, ReduceMoments):
+            with turns():
+                _add_moments(e, site, own, op)
+            return
+        term, early = speculative(fold_uniform(_term(site, own), Axis(LANE, own.width)), e.always_there)  # fmt: skip
+        known = looked_up([term, *early], frozenset(), own.width)
+        fetches, told = look_up(e, known, known.found if count > 1 else {}, own.width, name)
+        for f in fetches:
+            f.declare(w, count)
+            with turns():
+                f.load(w, name)
+        with turns():
+            write_unpacked(w, fetches)
+            w.block.names.update(told)
+            _add(e, term, _number(own, 0), own, op, early)
 
 
 def _segment_site(
@@ -127,18 +160,17 @@ def _between(e: VectorEmitter, a: Axis, first: str, end: str) -> AbstractContext
 
 
 def _add(
-    e: VectorEmitter, term: Expr, number: str, own: ThreadMap, op: str, when: str = ""
-) -> None:
-    """Adds `term` to a partial result. when: text of the condition under which it counts; its operands are loaded in any case."""
-    early: tuple[Load, ...] = ()
-    if when:
-        term, early = speculative(fold_uniform(term, Axis(LANE, own.width)), e.always_there)
+    e: VectorEmitter, term: Expr, number: str, own: ThreadMap, op: str,
+    early: Sequence[Load] | None = None,
+) -> None:  # fmt: skip
+    """Adds `term` to a partial result. early: loads that come before it, of a term that only counts where `LIVE` is true."""
     with e.vector(own.width):
-        for x in early:
+        for x in early or ():
             e.root(x)
         text = bare(e.root(term))
         sums = f"{op}::combine(part[{number}], {text})"
-        e.writer.write(f"part[{number}] = {f'{when} ? {sums} : part[{number}]' if when else sums};")
+        kept = f"{LIVE} ? {sums} : part[{number}]"
+        e.writer.write(f"part[{number}] = {sums if early is None else kept};")
 
 
 def _add_windows(e: VectorEmitter, site: Site, own: ThreadMap, along: Axis, op: str) -> None:

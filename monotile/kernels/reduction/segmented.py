@@ -1,7 +1,7 @@
 """Segmented reductions: each output has its own range of terms, whose ends are data."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import msgspec
@@ -42,24 +42,43 @@ def write_ends(
 LIVE = "live"  # the variable that is true where a term is part of the sum
 
 
+Turns = Callable[[], AbstractContextManager[None]]
+
+
 @contextmanager
-def segment_terms(
+def segment_rounds(
     e: VectorEmitter, name: str, ends: tuple[str, str], count: int, lane: str = "", lanes: int = 1
-) -> Generator[None]:
-    """A loop over every `lanes`-th term between `ends`, from the term of `lane` on, as the variable `name`. It is unrolled `count` times
-    without branches, so that the loads of `count` terms are in flight together.
+) -> Generator[Turns]:
+    """A loop over rounds of `count` terms: every `lanes`-th between `ends`, from that of `lane` on. Yields what opens a loop over the terms of a round,
+    each as the variable `name`, which may be done several times: it is unrolled without branches, so that the loads of all terms are in
+    flight together.
 
     A term beyond the end is the last one again, with `LIVE` false: an exact end would need a second, serial loop for the remainder.
     """
     w, (first, end), start = e.writer, ends, f"{name}_first"
+
+    @contextmanager
+    def turns() -> Generator[None]:
+        head = f"for (idx turn = 0; turn < {count}; ++turn)"
+        with w.open(head, ["turn"], fence=True) as block:
+            block.pragma = "#pragma unroll"
+            w.write(f"const idx {name}_there = {start} + turn * {lanes};")
+            w.write(f"const bool {LIVE} = {name}_there < {end};")
+            w.write(f"const idx {name} = {LIVE} ? {name}_there : {end} - 1;")
+            w.define(LIVE)
+            w.define(name)
+            yield
+
     begin = f"{first} + {lane}" if lane else first
     head = f"for (idx {start} = {begin}; {start} < {end}; {start} += {lanes * count})"
-    turns = f"for (idx turn = 0; turn < {count}; ++turn)"
-    with w.open(head, [start], fence=True), w.open(turns, ["turn"], fence=True) as block:
-        block.pragma = "#pragma unroll"
-        w.write(f"const idx {name}_there = {start} + turn * {lanes};")
-        w.write(f"const bool {LIVE} = {name}_there < {end};")
-        w.write(f"const idx {name} = {LIVE} ? {name}_there : {end} - 1;")
-        w.define(LIVE)
-        w.define(name)
+    with w.open(head, [start], fence=True):
+        yield turns
+
+
+@contextmanager
+def segment_terms(
+    e: VectorEmitter, name: str, ends: tuple[str, str], count: int, lane: str = "", lanes: int = 1
+) -> Generator[None]:
+    """The same as one loop over all terms."""
+    with segment_rounds(e, name, ends, count, lane, lanes) as turns, turns():
         yield

@@ -59,16 +59,14 @@ def counted_ranks(b: Builder, x: Tensor, d: int, values: Interval, descending: b
 
     lower = b.emit((*rows, kinds), DType.I64, lower_kinds, reduce=(kinds,), combiner="sum", part="lower")  # fmt: skip
 
-    def earlier_within(*axes: Expr) -> Expr:
+    def before(*axes: Expr) -> Expr:
         *i, r = axes
-        place = s.add(s.mul(s.floordiv(i[d], BLOCK), BLOCK), r)
-        return cast(s.both(s.lt(place, i[d]), of_kind(i, place, kind(i))), DType.I64)
+        own, block = kind(i), s.floordiv(i[d], BLOCK)
+        place = s.add(s.mul(block, BLOCK), r)
+        within = s.both(s.lt(place, i[d]), of_kind(i, place, own))
+        ahead = load(earlier, (*along(i, d, lambda _: block), own))
+        outside = s.add(load(lower, (*i[:d], *i[d + 1 :], own)), ahead)
+        return s.add(cast(within, DType.I64), s.select(s.eq(r, 0), outside, idx(0)))
 
-    within = b.emit(shape, DType.I64, earlier_within, reduce=(BLOCK,), combiner="sum", part="within")  # fmt: skip
-
-    def rank(*i: Expr) -> Expr:
-        own = kind(i)
-        before = load(earlier, (*along(i, d, lambda k: s.floordiv(k, BLOCK)), own))
-        return s.add(load(lower, (*i[:d], *i[d + 1 :], own)), s.add(before, load(within, i)))
-
-    return b.emit(shape, DType.I64, rank, part="rank")
+    # One sum, so that those who read a rank do not add its parts each time.
+    return b.emit(shape, DType.I64, before, reduce=(BLOCK,), combiner="sum", part="rank")

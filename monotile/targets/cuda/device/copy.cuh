@@ -21,6 +21,23 @@ __device__ __forceinline__ Pack<T, N> load(const T* p) {
   return out;
 }
 
+// The same from global memory, as whole words and where it stands: of many loads from one base, some plain ones are taken apart.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_now(const T* p) {
+  constexpr int BYTES = int(sizeof(T)) * N;
+  Pack<T, N> out;
+  if constexpr (BYTES == 8) {
+    *reinterpret_cast<uint2*>(&out) = ptx::load_now_8(p);
+  } else if constexpr (BYTES % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; ++i)
+      reinterpret_cast<uint4*>(&out)[i] = ptx::load_now_16(reinterpret_cast<const uint4*>(p) + i);
+  } else {
+    out = load<N>(p);
+  }
+  return out;
+}
+
 template <int N, class T>
 __device__ __forceinline__ void store(T* p, const Pack<T, N>& x) {
   constexpr int BYTES = int(sizeof(T)) * N;
