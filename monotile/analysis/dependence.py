@@ -143,6 +143,8 @@ def independent(index: tuple[Expr, ...], axes: tuple[Axis, ...]) -> frozenset[in
 
 def apart(s: Scatter) -> frozenset[int]:
     """Positions of those axes along which no two writes of `s` collide, but for those of equal values beyond what is live."""
+    if s.distinct:
+        return frozenset(range(len(s.axes)))
     return independent(released(s)[0], s.axes)
 
 

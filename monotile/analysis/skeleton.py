@@ -76,12 +76,12 @@ def visit(s: Statement, v: Visitor, scope: Scope | None = None) -> Statement:
             return Compute(out, s.axes, s.reduce, s.combiner, body, s.origin, live)
         case Scatter():
             inner = scope_of(s.axes, (), scope)
-            v.token("scatter", s.combiner, s.out.shape, s.out.dtype, _extents(s.axes))
+            v.token("scatter", s.combiner, s.distinct, s.out.shape, s.out.dtype, _extents(s.axes))
             base = v.use(s.base)
             index = tuple(visit_expr(e, v, inner) for e in s.index)
             value = visit_expr(s.value, v, inner)
             out = v.define(s.out)
-            new = Scatter(out, base, s.axes, index, value, s.combiner, s.origin)
+            new = Scatter(out, base, s.axes, index, value, s.combiner, s.origin, s.distinct)
             return s if new == s else new
         case Loop():
             return _visit_loop(s, v, scope)

@@ -108,15 +108,13 @@ class Expressions(ABC):
                 known_truth = truth(cond, self.facts)
                 if known_truth is not None:
                     return self.value(then if known_truth else otherwise)
-                self._read_by_both(then, otherwise)
-                self._read_steady(then, otherwise)
-                if self._touches(then) or self._touches(otherwise):
+                if self._needs_branch(cond, then, otherwise):
                     return self._guarded(e, cond, then, otherwise)
             case Binary("and", a, b) if self.facts and truth(a, self.facts):
                 return self.value(b)
             case Binary("and", a, b) if self.facts and truth(b, self.facts):
                 return self.value(a)
-            case Binary("and" | "or" as op, a, b) if self._touches(b):
+            case Binary("and" | "or" as op, a, b) if self._needs_branch(a, b):
                 true, false = Const(True, DType.BOOL), Const(False, DType.BOOL)
                 sides = (b, false) if op == "and" else (true, b)
                 return self._guarded(e, a, *sides)
@@ -128,17 +126,19 @@ class Expressions(ABC):
         text = self._operation(e)
         return text if len(text) <= LONGEST else self.name(e, e.dtype, lambda _: text)
 
-    def _read_by_both(self, then: Expr, otherwise: Expr) -> None:
-        """Loads what both sides read unconditionally, so that no branch is needed for it."""
-        if self.facts:
-            return
-        for x in unconditional(then):
-            if x in unconditional(otherwise):
+    def _needs_branch(self, cond: Expr, *sides: Expr) -> bool:
+        """Whether one of `sides`, or the only one, loads what nothing has loaded. What the condition reads, or both sides do, is loaded here."""
+        if not self.facts:
+            both = set(unconditional(sides[0])).intersection(*map(unconditional, sides[1:]))
+            always = {*unconditional(cond), *(both if len(sides) > 1 else ())}
+            for x in dict.fromkeys(x for side in sides for x in loads(side) if x in always):
                 self.value(x)
+            self._read_steady(*sides)
+        return any(map(self._touches, sides))
 
     def _read_steady(self, *sides: Expr) -> None:
         """Loads what always exists and does not change in the innermost loop: without a branch the select can be vectorised."""
-        if self.facts or not self.in_vectors:
+        if not self.in_vectors:
             return
         for x in (x for side in sides for x in loads(side)):
             spans = (interval(i) for i in x.index)

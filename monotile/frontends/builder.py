@@ -115,6 +115,7 @@ class Builder:
     granted: tensors whose evaluation checks what is taken for granted of the data; None in a nested body.
     draws:   the random numbers of the graph.
     loops:   the axes of the loops around the body.
+    permutations: names of vectors that have each position once, as the order of a sort.
     """
 
     def __init__(self, names: Names | None = None) -> None:
@@ -127,6 +128,7 @@ class Builder:
         self._tables: dict[Hashable, Tensor] = {}
         self.draws = Draws(self.names.unique)
         self.loops: tuple[Axis, ...] = ()
+        self.permutations = set[str]()
         self.node = ""
         self.origin = ""
         self.results: tuple[Type, ...] = ()
@@ -142,6 +144,7 @@ class Builder:
         inner.weights, inner.constants = self.weights, self.constants
         inner._tables, inner.sizes, inner.granted = self._tables, self.sizes, None
         inner.draws, inner.loops = self.draws, (*self.loops, *loops)
+        inner.permutations = self.permutations
         inner.begin(self.node, self.origin, self.results)
         inner.tf32 = self.tf32
         return inner
@@ -197,32 +200,33 @@ class Builder:
         point: Callable[..., tuple[Sequence[Expr], Expr]],
         combiner: str | None = None,
         part: str = "",
+        distinct: bool = False,
     ) -> Tensor:
-        """A Scatter over axes of `extents`; `point` gives the index and the value at the axes."""
+        """A Scatter over axes of `extents`; `point` gives the index and the value at the axes. distinct: no two indices are equal."""
         axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(extents))
         index, value = point(*axes)
         if not base.shape:  # a Scatter needs at least one axis: a scalar becomes a row of one
             row = self.emit((1,), base.dtype, lambda _: load(base, ()), part="row")
             out = self.tensor((1,), base.dtype, "written")
-            self._scatter(out, row, axes, (idx(0),), value, combiner)
+            self._scatter(out, row, (axes, (idx(0),), value), combiner)
             return self.emit((), base.dtype, lambda: load(out, (idx(0),)), part=part)
         out = self.tensor(base.shape, base.dtype, part)
-        self._scatter(out, base, axes, tuple(index), value, combiner)
+        self._scatter(out, base, (axes, tuple(index), value), combiner, distinct)
         return out
 
     def _scatter(
         self,
         out: Tensor,
         base: Tensor,
-        axes: tuple[Axis, ...],
-        index: tuple[Expr, ...],
-        value: Expr,
+        writes: tuple[tuple[Axis, ...], tuple[Expr, ...], Expr],
         combiner: str | None,
+        distinct: bool = False,
     ) -> None:
+        axes, index, value = writes
         if combiner is not None and base.dtype.is_float8:
             raise Unsupported(f"{combiner} of {base.dtype} in place")
         value = cast(value, base.dtype)
-        self.append(Scatter(out, base, axes, index, value, combiner, self.origin))
+        self.append(Scatter(out, base, axes, index, value, combiner, self.origin, distinct))
 
     def constant(self, value: "np.ndarray[Any, Any]", name: str = "") -> Tensor:
         """A constant tensor. name: the node's if empty."""

@@ -197,6 +197,8 @@ def _scatter(s: Scatter, env: Mapping[str, Array], loops: Mapping[str, Array]) -
     flat = value.reshape(-1).astype(wide.dtype)
     if s.combiner is None:
         wide[tuple(where)] = flat if where else flat[-1]
+        if s.distinct and not np.array_equal(wide[tuple(where)], flat, equal_nan=True):
+            raise VerificationError(f"two writes of {s.out.name} are to one element")
     else:
         scalar.combine_at(s.combiner, wide, tuple(where), flat)
     return scalar.convert(wide, s.out.dtype)

@@ -105,7 +105,8 @@ def _statement(s: Statement) -> Iterator[str]:
         case Scatter():
             where = f"[{', '.join(show_expr(e) for e in s.index)}]" if s.index else ""
             by = f" {s.combiner}=" if s.combiner else " ="
-            head = f"{s.out.name} {show_type(s.out)} = {s.base.name} with {_box(s.axes)}"
+            each = "distinct " if s.distinct else ""
+            head = f"{s.out.name} {show_type(s.out)} = {s.base.name} with {each}{_box(s.axes)}"
             yield f"{head} {where}{by} {show_expr(s.value)}{note}"
         case Loop():
             count = f" count {s.count.name}" if s.count else ""

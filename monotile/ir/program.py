@@ -149,6 +149,9 @@ class Scatter(msgspec.Struct, frozen=True, tag="scatter", cache_hash=True):
     value: Expr
     combiner: str | None = None
     origin: str = ""
+    distinct: bool = (
+        False  # no two points write one element, but for equal values beyond what is live
+    )
 
 
 class Carry(msgspec.Struct, frozen=True, cache_hash=True):

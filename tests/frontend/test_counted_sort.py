@@ -11,6 +11,9 @@ import monotile
 from monotile.config import Options
 from monotile.frontends.torch.lower.counted_sort import BLOCK
 from monotile.frontends.torch.lower.long_sort import LONG
+from monotile.ir.program import Scatter, statements
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import Emulated
 
 OPTIONS = Options(cache=False)
 
@@ -66,3 +69,44 @@ def test_unknown_values_are_compared() -> None:
     fast = monotile.compile(Sorted(lambda x: x, False), (x,), target="cpu", options=OPTIONS)
     assert not _counted(fast)
     assert torch.equal(fast(x)[0], x.sort().values)
+
+
+class Inverse(nn.Module):
+    """Where each element is in the order of a sort, in both usual ways; and rows put in that order and back."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        order = torch.argsort(KEYS["choices"](x), stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(order.shape[0])
+        rows = x.repeat_interleave(4, 0)
+        back = torch.zeros_like(rows).index_copy(0, order, rows[order])
+        return place, torch.argsort(order), back
+
+
+def _same(fast: Callable[..., tuple[torch.Tensor, ...]], n: int, **how: int) -> None:
+    x = torch.randn(n, 32)
+    for found, wanted in zip(fast(x, **how), Inverse()(x), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("rows", [40, LONG // 4])
+def test_the_inverse_of_an_order(rows: int) -> None:
+    fast = monotile.compile(Inverse(), (torch.randn(rows, 32),), target="cpu", options=OPTIONS)
+    _same(fast, rows)
+
+
+def test_the_inverse_of_any_order() -> None:
+    shapes = ({0: Dim("n", min=2, max=LONG // 2)},)
+    fast = monotile.compile(Inverse(), (torch.randn(50, 32),), dynamic_shapes=shapes, target="cpu", options=OPTIONS)  # fmt: skip
+    for n in (2, BLOCK // 4 + 1, LONG // 2):
+        _same(fast, n)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_the_inverse_on_the_emulator() -> None:
+    fast = Emulated(Inverse(), (torch.randn(LONG // 4, 32),), workers=3)
+    scatters = [s for s in statements(fast.program.body) if isinstance(s, Scatter)]
+    assert len(scatters) == 4
+    assert all(s.distinct for s in scatters)
+    for seed in range(2):
+        _same(fast, LONG // 4, seed=seed)

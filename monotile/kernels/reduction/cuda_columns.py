@@ -8,13 +8,14 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from monotile.analysis.ends import segment_ends
+from monotile.analysis.unconditional import holding
 from monotile.codegen.packs import LANE, lane_of
 from monotile.codegen.site import Site, unflatten
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.errors import InternalError
-from monotile.ir.expr import Axis, add, idx, mul
-from monotile.ir.program import Compute
+from monotile.ir.expr import Axis, Binary, Expr, Load, add, idx, mul
+from monotile.ir.program import Compute, ends_of
 from monotile.kernels.common.cuda_live import is_live, live_turns
 from monotile.kernels.common.cuda_threads import inside, placed, region, spread
 from monotile.kernels.reduction.cuda_combiner import combiner_of, finish
@@ -87,13 +88,22 @@ def _accumulate(
         if moments:  # all outputs of a thread have as many terms
             w.write(f"const float share = {op}::share(part[0]);")
         with e.vector(width):
-            body = anchor.body if ends is None else ends.body
+            body = ends.body if ends else _live_body(site, axes[0]) if near else anchor.body
             text, lane = bare(e.body(body, point)), LANE if width > 1 else "0"
             text = f"({there}) ? ({text}) : {op}::identity()" if there else text
             if moments:
                 w.write(f"{op}::add(part[{lane}], {text}, share);")
             else:
                 w.write(f"part[{lane}] = {op}::combine(part[{lane}], {text});")
+
+
+def _live_body(site: Site, along: Axis) -> Expr:
+    """A term, without the tests that hold for each of those within the bounds of `along`: under a test loads would wait for one another."""
+    anchor = site.anchor
+    assert isinstance(anchor, Compute)
+    ends = {t.name: Load(t, ()) for t in ends_of(anchor)}
+    bounds = (b for b in site.step.bounds if b.axis == along.name and b.last and not b.at)
+    return holding(anchor.body, {Binary("lt", along, ends[b.last]) for b in bounds})
 
 
 @contextmanager

@@ -82,4 +82,4 @@ def order_of_ranks(b: Builder, rank: Tensor, d: int) -> Tensor:
     def point(*i: Expr) -> tuple[Sequence[Expr], Expr]:
         return along(i, d, lambda _: load(rank, i)), i[d]
 
-    return b.scatter(nothing, rank.shape, point, part="all_order")
+    return b.scatter(nothing, rank.shape, point, part="all_order", distinct=True)

@@ -51,7 +51,8 @@ def index_put(
     def point(*i: Expr) -> tuple[list[Expr], Expr]:
         return source_index(x.shape, held, i), element(values, i, x.dtype)
 
-    return b.scatter(x, extents, point, "sum" if accumulate else None)
+    each = len(held) == 1 and held[0][1].name in b.permutations
+    return b.scatter(x, extents, point, "sum" if accumulate else None, distinct=each)
 
 
 _SCATTER_COMBINERS = {
@@ -175,7 +176,7 @@ def _index_write(
         own = i[d : d + 1] if index.shape else []
         return along(i, d, lambda _: index_at(index, own)), scaled(i)
 
-    return b.scatter(x, extents, point, combiner)
+    return b.scatter(x, extents, point, combiner, distinct=index.name in b.permutations)
 
 
 _COMBINED: Mapping[str | None, Callable[[Expr, Expr], Expr]] = {

@@ -7,9 +7,10 @@ from typing import Any
 from monotile.frontends.builder import Builder, Type, load, raised, wrap
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.counted_sort import KINDS, counted_ranks
-from monotile.frontends.torch.lower.long_sort import LONG, long_ranks, order_of_ranks
+from monotile.frontends.torch.lower.long_sort import LONG, Before, long_ranks, order_of_ranks
 from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.frontends.torch.lower.reshape import reshape_index
+from monotile.frontends.torch.lower.sort_keys import keyed
 from monotile.frontends.torch.lower.views import along
 from monotile.frontends.torch.sizes.element_values import values_of
 from monotile.ir.dtype import DType
@@ -31,29 +32,19 @@ def _after(a: Expr, b: Expr) -> Expr:
 
 def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]) -> Tensor:
     """[..., k, ...]: the position along `d` of the k-th smallest element; equal elements keep their order."""
+    found = _order(b, x, d, descending, shape)
+    if len(x.shape) == 1 and x.shape[0] == shape[0]:
+        b.permutations.add(found.name)
+    return found
+
+
+def _order(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]) -> Tensor:
     n = x.shape[d]
-
-    def before(own: Expr, other: Expr, earlier: Expr) -> Expr:
-        ahead = _after(other, own) if descending else _after(own, other)
-        behind = _after(own, other) if descending else _after(other, own)
-        return s.either(ahead, s.both(earlier, s.negation(behind)))
-
-    def compared(*axes: Expr) -> Expr:
-        *i, r = axes
-        other = raised(x, along(i, d, lambda _: r))
-        return cast(before(raised(x, i), other, s.lt(r, i[d])), DType.I64)
-
-    if int(n) < LONG:
-        rank = b.emit(x.shape, DType.I64, compared, reduce=(n,), combiner="sum", part="rank")
-    else:
-        values = values_of(x, b.statements)
-        if values is not None and values.hi - values.lo < KINDS:
-            rank = counted_ranks(b, x, d, values, descending)
-        else:
-            rank = long_ranks(b, x, d, before)
-        if int(shape[d]) > FEW:
-            order = order_of_ranks(b, rank, d)
-            return b.emit(shape, DType.I64, lambda *i: load(order, i), part="order")
+    if x.name in b.permutations and not descending:  # each element is its rank
+        return _first(b, order_of_ranks(b, x, d), shape)
+    rank = _ranks(b, x, d, descending)
+    if int(n) >= LONG and int(shape[d]) > FEW:
+        return _first(b, order_of_ranks(b, rank, d), shape)
 
     def found(*axes: Expr) -> Expr:
         *i, r = axes
@@ -61,6 +52,39 @@ def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[in
 
     # one of them alone is found: the greatest, which is a position whatever is found
     return b.emit(shape, DType.I64, found, reduce=(n,), combiner="max", part="order")
+
+
+def _first(b: Builder, order: Tensor, shape: Sequence[int]) -> Tensor:
+    return b.emit(shape, DType.I64, lambda *i: load(order, i), part="order")
+
+
+def _ranks(b: Builder, x: Tensor, d: int, descending: bool) -> Tensor:
+    """How many elements along `d` come before each."""
+    values = values_of(x, b.statements)
+    if int(x.shape[d]) >= LONG and values is not None and values.hi - values.lo < KINDS:
+        return counted_ranks(b, x, d, values, descending)
+    keys = keyed(b, x, d, values, descending)
+
+    def before(own: Expr, other: Expr, earlier: Expr) -> Expr:
+        if keys is not None:
+            return s.lt(other, own)
+        ahead = _after(other, own) if descending else _after(own, other)
+        behind = _after(own, other) if descending else _after(other, own)
+        return s.either(ahead, s.both(earlier, s.negation(behind)))
+
+    return _compared(b, x if keys is None else keys, d, before)
+
+
+def _compared(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
+    if int(x.shape[d]) >= LONG:
+        return long_ranks(b, x, d, before)
+
+    def compared(*axes: Expr) -> Expr:
+        *i, r = axes
+        other = raised(x, along(i, d, lambda _: r))
+        return cast(before(raised(x, i), other, s.lt(r, i[d])), DType.I64)
+
+    return b.emit(x.shape, DType.I64, compared, reduce=(x.shape[d],), combiner="sum", part="rank")
 
 
 def _sorted(b: Builder, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
