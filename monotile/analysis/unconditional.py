@@ -13,6 +13,14 @@ def unconditional(e: Expr) -> Iterator[Load]:
     return (x for x, when in conditional(e) if when == TRUE)
 
 
+def executed(e: Expr) -> Iterator[Load]:
+    """The same with those inside indices, each before the Load that it is for."""
+    for x in unconditional(e):
+        for i in x.index:
+            yield from executed(i)
+        yield x
+
+
 def conditional(e: Expr, when: Expr = TRUE) -> Iterator[tuple[Load, Expr]]:
     """The Loads of `e`, except those inside indices of others, each with the condition under which it is evaluated."""
     match e:

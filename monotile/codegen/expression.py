@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 from monotile.analysis.affine import Affine, affine
-from monotile.analysis.unconditional import unconditional
+from monotile.analysis.unconditional import executed
 from monotile.codegen.spelling import SUFFIX, bare, binary, convert, literal, rounded, unary
 from monotile.codegen.writer import Block, Writer
 from monotile.errors import InternalError
@@ -129,8 +129,8 @@ class Expressions(ABC):
     def _needs_branch(self, cond: Expr, *sides: Expr) -> bool:
         """Whether one of `sides`, or the only one, loads what nothing has loaded. What the condition reads, or both sides do, is loaded here."""
         if not self.facts:
-            both = set(unconditional(sides[0])).intersection(*map(unconditional, sides[1:]))
-            always = {*unconditional(cond), *(both if len(sides) > 1 else ())}
+            both = set(executed(sides[0])).intersection(*map(executed, sides[1:]))
+            always = {*executed(cond), *(both if len(sides) > 1 else ())}
             for x in dict.fromkeys(x for side in sides for x in loads(side) if x in always):
                 self.value(x)
             self._read_steady(*sides)

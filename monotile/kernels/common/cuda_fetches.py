@@ -4,7 +4,7 @@ Each step is a functor `fetch_NAME(variable, results of earlier steps...)`, whos
 narrower would be unpacked, and waited for, where they are loaded.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from monotile.codegen.packs import LANE
@@ -56,10 +56,8 @@ def look_up(
     steps += [(apart, width)] if apart else []
     fetches, told = list[Fetch](), dict[Hashable, str]()
     for step, lanes in steps:
-        name, before = (
-            e.writer.fresh("there" if step is apart else "places"),
-            [f.now for f in fetches],
-        )
+        name = e.writer.fresh("there" if step is apart else "places")
+        before = [f.now for f in fetches]
         made = Fetch(name, tuple(f.name for f in fetches))
         given = "".join(f", const auto& {x}" for x in before)
         head = f"auto fetch_{name} = [&](idx {variable}{given})"
@@ -80,9 +78,3 @@ def held_now(
     found = e.held(wanted, width, fetch.now, unaligned=unaligned)
     e.now = False
     return found
-
-
-def write_unpacked(w: Writer, fetches: Sequence[Fetch]) -> None:
-    """Names all results of the current turn."""
-    for f in fetches:
-        f.unpack(w)

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from monotile.analysis.guarded import choices
-from monotile.analysis.unconditional import TRUE, both, conditional, either, unconditional
+from monotile.analysis.unconditional import TRUE, both, conditional, either, executed
 from monotile.codegen.packs import LANE
 from monotile.codegen.vector import VectorEmitter
 from monotile.ir.bounds import in_bounds
@@ -111,7 +111,7 @@ def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
     for x, when in (read for body in bodies for read in conditional(body)):
         asked = [y for i in x.index for y in loads(i) if not isinstance(y.tensor, SizeTensor)]
         if when == TRUE:
-            there = there | {x, *_with_index(x)}
+            there = there | {*executed(x)}
         known = [
             y
             for y in asked
@@ -127,14 +127,6 @@ def looked_up(bodies: Sequence[Expr], there: Set[Expr], width: int) -> LookedUp:
         steps.setdefault(_depth(y), []).append(y)
     told = {x: when for x, when in found.items() if when == TRUE or x not in unknown}
     return LookedUp([steps[k] for k in sorted(steps)], told)
-
-
-def _with_index(x: Load) -> Iterator[Load]:
-    """The loads that are executed whenever `x` is, for its index."""
-    for i in x.index:
-        for y in unconditional(i):
-            yield y
-            yield from _with_index(y)
 
 
 def _depth(x: Load) -> int:

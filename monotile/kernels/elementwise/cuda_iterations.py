@@ -6,7 +6,7 @@ beyond the last vector.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from monotile.codegen.site import Site
@@ -15,7 +15,7 @@ from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
 from monotile.ir.expr import idx
 from monotile.ir.program import Compute
-from monotile.kernels.common.cuda_fetches import Fetch, write_unpacked
+from monotile.kernels.common.cuda_fetches import Fetch
 from monotile.kernels.common.cuda_threads import inside
 
 LONG = 2  # a loop with more rounds of `count` iterations than this has no branches
@@ -55,29 +55,41 @@ class Iterations:
         steps = (site.anchor, *site.followers)
         return all(isinstance(s, Compute) and not e.hands_on(s.out) for s in steps)
 
-    @property
-    def _first(self) -> list[Fetch]:
-        """Those of which the addresses depend on the vector alone."""
-        return [f for f in self.fetches if not f.after]
-
     def fetch(self, first: str) -> None:
-        """Declares the results and writes the loads of `count` iterations from vector `first` on."""
-        for f in self._first:
-            f.declare(self.e.writer, self.count)
-        with self._each(first), self._where_inside():
-            for f in self._first:
-                f.load(self.e.writer, "e")
+        """Declares the results of the steps that depend on the vector alone, and writes their loads for `count` iterations from vector `first`
+        on."""
+        self._issue(self._first, first)
 
     def compute(self, first: str) -> None:
-        """Writes their computations, after `fetch`."""
-        for f in self.fetches:
-            if f.after:
-                f.declare(self.e.writer, self.count)
-                with self._each(first), self._where_inside():
-                    f.load(self.e.writer, "e")
+        """Writes the other steps and the computations, after `fetch`."""
+        for f in self._later:
+            self._issue([f], first)
         with self._each(first), self._where_inside() as block:
-            write_unpacked(self.e.writer, self.fetches)
-            self.finish(block)
+            self._compute(block)
+
+    @property
+    def _first(self) -> list[Fetch]:
+        return [f for f in self.fetches if not f.after]
+
+    @property
+    def _later(self) -> list[Fetch]:
+        return [f for f in self.fetches if f.after]
+
+    def _issue(
+        self, fetches: Sequence[Fetch], first: str, groups: str = "", prefix: str = ""
+    ) -> None:
+        """Writes the loads of some steps, without branches if `groups` is given. prefix: of the names of their results."""
+        w = self.e.writer
+        for f in fetches:
+            f.declare(w, self.count, prefix)
+        with self._each(first, groups), nullcontext() if groups else self._where_inside():
+            for f in fetches:
+                f.load(w, "e", prefix)
+
+    def _compute(self, block: Block) -> None:
+        for f in self.fetches:
+            f.unpack(self.e.writer)
+        self.finish(block)
 
     def _write_short(self) -> None:
         with self._rounds(str(self.own.groups)):
@@ -87,27 +99,15 @@ class Iterations:
     def _write_long(self) -> None:
         e, w = self.e, self.e.writer
         groups = self._vectors()
-        for f in self._first:
-            f.declare(w, self.count)
-        with self._each(self.own.thread, groups):
-            for f in self._first:
-                f.load(w, "e")
+        self._issue(self._first, self.own.thread, groups)
         with self._rounds(groups):
-            for f in self._first:
-                f.declare(w, self.count, "later_")
-            with self._each(f"first + {self._step}", groups):
-                for f in self._first:
-                    f.load(w, "e", "later_")
-            for f in self.fetches:
-                if f.after:
-                    f.declare(w, self.count)
-                    with self._each("first", groups):
-                        f.load(w, "e")
+            self._issue(self._first, f"first + {self._step}", groups, "later_")
+            for f in self._later:
+                self._issue([f], "first", groups)
             with self._each("first", groups) as block:
                 w.write(f"const bool valid = first + turn * {self.own.threads} < {groups};")
                 e.stored_if = "valid"
-                write_unpacked(w, self.fetches)
-                self.finish(block)
+                self._compute(block)
                 e.stored_if = ""
             for f in self._first:
                 w.write("#pragma unroll")

@@ -23,7 +23,7 @@ from monotile.codegen.writer import Block
 from monotile.errors import InternalError
 from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, idx, loads, substitute
 from monotile.ir.program import Compute
-from monotile.kernels.common.cuda_fetches import look_up, write_unpacked
+from monotile.kernels.common.cuda_fetches import look_up
 from monotile.kernels.common.cuda_live import live_turns
 from monotile.kernels.common.cuda_prefetch import looked_up, read_by
 from monotile.kernels.common.cuda_threads import inside, placed, thread_map
@@ -108,7 +108,8 @@ def _add_segment(
             with turns():
                 f.load(w, name)
         with turns():
-            write_unpacked(w, fetches)
+            for f in fetches:
+                f.unpack(w)
             w.block.names.update(told)
             _add(e, term, _number(own, 0), own, op, early)
 

@@ -18,13 +18,14 @@ BLOCK, SEGMENT = 256, 16
 Before = Callable[[Expr, Expr, Expr], Expr]
 
 
-def long_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
-    """The rank of each element along `d`; equal elements keep their order."""
+def long_ranks(b: Builder, x: Tensor, d: int, before: Before, *, distinct: bool) -> Tensor:
+    """The rank of each element along `d`; equal elements keep their order. distinct: whether of any two one comes before the other, whichever is
+    the earlier one."""
     n, shape = x.shape[d], x.shape
     blocks = -(-n // BLOCK)
 
     def at(t: Tensor, i: Sequence[Expr], place: Expr) -> Expr:
-        """An element of `t` at a place of `d`, which may be behind all."""
+        """An element of `t` at a place of `d`; the last one behind all, so that it can be loaded before that is known."""
         return raised(t, along(i, d, lambda _: s.minimum(place, n - 1)))
 
     def block_of(i: Sequence[Expr]) -> Expr:
@@ -37,7 +38,7 @@ def long_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
         *i, r = axes
         place = place_of(block_of(i), r)
         found = before(raised(x, i), at(x, i, place), s.lt(place, i[d]))
-        return cast(s.both(s.lt(place, n), found), DType.I64)
+        return cast(s.both(found, s.lt(place, n)), DType.I64)
 
     own = b.emit(shape, DType.I64, within, reduce=(BLOCK,), combiner="sum", part="block_rank")
 
@@ -53,23 +54,26 @@ def long_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
     def ahead(i: Sequence[Expr], block: Expr, place: Expr) -> Expr:
         """Whether the element at `place` of the sorted blocks comes before the one at `i`."""
         found = before(raised(x, i), at(ordered, i, place), s.lt(block, block_of(i)))
-        return s.both(s.lt(place, n), found)
+        return s.both(found, s.lt(place, n))
 
     def passed(*axes: Expr) -> Expr:
-        *i, block, segment = axes
+        block, *i, segment = axes
         last = place_of(block, s.add(s.mul(segment, SEGMENT), SEGMENT - 1))
         return cast(ahead(i, block, last), DType.I64)
 
-    segments = b.emit((*shape, blocks), DType.I64, passed, reduce=(BLOCK // SEGMENT,), combiner="sum", part="segments")  # fmt: skip
+    # Neighbouring threads compare neighbours with one element.
+    segments = b.emit((blocks, *shape), DType.I64, passed, reduce=(BLOCK // SEGMENT,), combiner="sum", part="segments")  # fmt: skip
 
     def counted(*axes: Expr) -> Expr:
         *i, block, r = axes
-        begun = s.mul(load(segments, (*i, block)), SEGMENT)
+        begun = s.mul(load(segments, (block, *i)), SEGMENT)
         within_block = s.add(begun, r)
         there = ahead(i, block, place_of(block, within_block))
-        found = cast(s.both(s.lt(within_block, BLOCK), there), DType.I64)
+        found = cast(s.both(there, s.lt(within_block, BLOCK)), DType.I64)
         first = s.eq(r, 0)
         other = s.add(found, s.select(first, begun, idx(0)))
+        if distinct:  # the element's own block is like others
+            return other
         return s.select(s.eq(block, block_of(i)), s.select(first, load(own, i), idx(0)), other)
 
     return b.emit(shape, DType.I64, counted, reduce=(blocks, SEGMENT), combiner="sum", part="rank")

@@ -72,13 +72,13 @@ def _ranks(b: Builder, x: Tensor, d: int, descending: bool) -> Tensor:
         behind = _after(own, other) if descending else _after(other, own)
         return s.either(ahead, s.both(earlier, s.negation(behind)))
 
-    return _compared(b, x if keys is None else keys, d, before)
-
-
-def _compared(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
+    compared = x if keys is None else keys
     if int(x.shape[d]) >= LONG:
-        return long_ranks(b, x, d, before)
+        return long_ranks(b, compared, d, before, distinct=keys is not None)
+    return _short_ranks(b, compared, d, before)
 
+
+def _short_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
     def compared(*axes: Expr) -> Expr:
         *i, r = axes
         other = raised(x, along(i, d, lambda _: r))
