@@ -60,7 +60,7 @@ def _first(b: Builder, order: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _ranks(b: Builder, x: Tensor, d: int, descending: bool) -> Tensor:
     """How many elements along `d` come before each."""
-    values = values_of(x, b.statements)
+    values = None if x.dtype.is_float else values_of(x, b.statements)
     if int(x.shape[d]) >= LONG and values is not None and values.hi - values.lo < KINDS:
         return counted_ranks(b, x, d, values, descending)
     keys = keyed(b, x, d, values, descending)
