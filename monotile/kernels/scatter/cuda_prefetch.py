@@ -5,10 +5,10 @@ load down to its use, after all branches that do not depend on it. So the indice
 that depends on all of them.
 """
 
-from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 
-from monotile.analysis.unconditional import TRUE, unconditional
+from monotile.analysis.unconditional import TRUE, executed
 from monotile.codegen.spelling import bare
 from monotile.codegen.vector import VectorEmitter
 from monotile.codegen.writer import Block
@@ -22,17 +22,10 @@ Place = tuple[Expr, int, Tensor]  # a data-dependent index, its extent, and the 
 def write_fetch(e: VectorEmitter, bodies: Sequence[Expr], name: str, read: str) -> Names:
     """Writes the functor `name`, which loads for a term the operands that `bodies` read unconditionally, without gathers, and for all
     features alike. Returns their names within its result `read`."""
-    found = dict.fromkeys(x for body in bodies for x in _always(body))
+    found = dict.fromkeys(x for body in bodies for x in executed(body))
     wanted = {x: TRUE for x in found if _alike(x) and not any(loads(i) for i in x.index)}
     with e.writer.open(f"auto {name} = [&](idx e)", ["e"], fence=True, tail=";"):
         return e.held(wanted, 1, read)
-
-
-def _always(e: Expr) -> Iterator[Load]:
-    for x in unconditional(e):
-        yield x
-        for i in x.index:
-            yield from _always(i)
 
 
 def _alike(e: Expr) -> bool:
@@ -63,7 +56,7 @@ def write_places(
     known = frozenset(x for x in names if isinstance(x, Load))
     found = [
         (i, n, x.tensor)
-        for x in _always(value)
+        for x in executed(value)
         for i, n in zip(x.index, x.tensor.shape, strict=True)
         if loads(i) and _alike(i) and known.issuperset(loads(i))
     ]
