@@ -1,5 +1,5 @@
 """Sorting by rank: the position of an element is the number of elements before it. Each is compared with each, or, of many, as `long_sort.py` does; many of few
-values are counted (`counted_sort.py`)."""
+values are counted (`counted_sort.py`), and the first few of many selected (`selection.py`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from monotile.frontends.torch.lower.counted_sort import KINDS, counted_ranks
 from monotile.frontends.torch.lower.long_sort import LONG, Before, long_ranks, order_of_ranks
 from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.frontends.torch.lower.reshape import reshape_index
+from monotile.frontends.torch.lower.selection import MANY, SHARE, first_places
 from monotile.frontends.torch.lower.sort_keys import keyed
 from monotile.frontends.torch.lower.views import along
 from monotile.frontends.torch.sizes.element_values import values_of
@@ -39,10 +40,36 @@ def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[in
 
 
 def _order(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]) -> Tensor:
-    n = x.shape[d]
+    n, k = x.shape[d], shape[d]
     if x.name in b.permutations and not descending:  # each element is its rank
         return _first(b, order_of_ranks(b, x, d), shape)
-    rank = _ranks(b, x, d, descending)
+    values = None if x.dtype.is_float else values_of(x, b.statements)
+    if int(n) >= LONG and values is not None and values.hi - values.lo < KINDS:
+        return _of_ranks(b, counted_ranks(b, x, d, values, descending), d, shape)
+    keys = keyed(b, x, d, values, descending)
+    if keys is not None and int(n) >= MANY and 0 < int(k) <= int(n) // SHARE:
+        places = first_places(b, keys, d, int(k))
+        few = b.emit(shape, DType.I64, lambda *i: load(keys, along(i, d, lambda _: load(places, i))), part="few")  # fmt: skip
+        order = _of_ranks(b, _ranks(b, few, d, _less, distinct=True), d, shape)
+        return b.emit(shape, DType.I64, lambda *i: load(places, along(i, d, lambda _: load(order, i))), part="in_order")  # fmt: skip
+    if keys is not None:
+        return _of_ranks(b, _ranks(b, keys, d, _less, distinct=True), d, shape)
+
+    def before(own: Expr, other: Expr, earlier: Expr) -> Expr:
+        ahead = _after(other, own) if descending else _after(own, other)
+        behind = _after(own, other) if descending else _after(other, own)
+        return s.either(ahead, s.both(earlier, s.negation(behind)))
+
+    return _of_ranks(b, _ranks(b, x, d, before, distinct=False), d, shape)
+
+
+def _less(own: Expr, other: Expr, _: Expr) -> Expr:
+    return s.lt(other, own)
+
+
+def _of_ranks(b: Builder, rank: Tensor, d: int, shape: Sequence[int]) -> Tensor:
+    """The position of the element of each rank that `shape` has along `d`."""
+    n = rank.shape[d]
     if int(n) >= LONG and int(shape[d]) > FEW:
         return _first(b, order_of_ranks(b, rank, d), shape)
 
@@ -58,27 +85,11 @@ def _first(b: Builder, order: Tensor, shape: Sequence[int]) -> Tensor:
     return b.emit(shape, DType.I64, lambda *i: load(order, i), part="order")
 
 
-def _ranks(b: Builder, x: Tensor, d: int, descending: bool) -> Tensor:
+def _ranks(b: Builder, x: Tensor, d: int, before: Before, *, distinct: bool) -> Tensor:
     """How many elements along `d` come before each."""
-    values = None if x.dtype.is_float else values_of(x, b.statements)
-    if int(x.shape[d]) >= LONG and values is not None and values.hi - values.lo < KINDS:
-        return counted_ranks(b, x, d, values, descending)
-    keys = keyed(b, x, d, values, descending)
-
-    def before(own: Expr, other: Expr, earlier: Expr) -> Expr:
-        if keys is not None:
-            return s.lt(other, own)
-        ahead = _after(other, own) if descending else _after(own, other)
-        behind = _after(own, other) if descending else _after(other, own)
-        return s.either(ahead, s.both(earlier, s.negation(behind)))
-
-    compared = x if keys is None else keys
     if int(x.shape[d]) >= LONG:
-        return long_ranks(b, compared, d, before, distinct=keys is not None)
-    return _short_ranks(b, compared, d, before)
+        return long_ranks(b, x, d, before, distinct=distinct)
 
-
-def _short_ranks(b: Builder, x: Tensor, d: int, before: Before) -> Tensor:
     def compared(*axes: Expr) -> Expr:
         *i, r = axes
         other = raised(x, along(i, d, lambda _: r))
