@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from monotile.frontends.builder import Builder, load, raised
 from monotile.frontends.torch.lower import scalar as s
+from monotile.frontends.torch.lower.scans import scanned
 from monotile.frontends.torch.lower.views import along
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, idx
@@ -15,12 +16,15 @@ from monotile.ir.intervals import Interval
 
 KINDS = 256  # at most
 BLOCK = 128
+SCANNED = 256  # blocks; sums over more are scans
 
 
-def counted_ranks(b: Builder, x: Tensor, d: int, values: Interval, descending: bool) -> Tensor:
-    """The rank of each element along `d`; equal elements keep their order. values: all elements are among them."""
+def counted_ranks(
+    b: Builder, x: Tensor, d: int, values: Interval, descending: bool, block: int = BLOCK
+) -> Tensor:
+    """The rank of each element along `d`; equal elements keep their order. values: all elements are among them. block: elements of a block."""
     n, shape, kinds = x.shape[d], x.shape, values.hi - values.lo + 1
-    blocks = -(-n // BLOCK)
+    blocks = -(-n // block)
 
     def kind(i: Sequence[Expr]) -> Expr:
         """How many values come before that of the element."""
@@ -34,17 +38,12 @@ def counted_ranks(b: Builder, x: Tensor, d: int, values: Interval, descending: b
 
     def counted(*axes: Expr) -> Expr:
         *i, v, r = axes
-        return cast(of_kind(i, s.add(s.mul(i[d], BLOCK), r), v), DType.I64)
+        return cast(of_kind(i, s.add(s.mul(i[d], block), r), v), DType.I64)
 
     in_blocks = (*shape[:d], blocks, *shape[d + 1 :])
-    counts = b.emit((*in_blocks, kinds), DType.I64, counted, reduce=(BLOCK,), combiner="sum", part="counts")  # fmt: skip
+    counts = b.emit((*in_blocks, kinds), DType.I64, counted, reduce=(block,), combiner="sum", part="counts")  # fmt: skip
 
-    def earlier_blocks(*axes: Expr) -> Expr:
-        *i, v, r = axes
-        there = load(counts, (*along(i, d, lambda _: r), v))
-        return s.select(s.lt(r, i[d]), there, idx(0))
-
-    earlier = b.emit((*in_blocks, kinds), DType.I64, earlier_blocks, reduce=(blocks,), combiner="sum", part="earlier")  # fmt: skip
+    earlier = _earlier(b, counts, d)
 
     def every_block(*axes: Expr) -> Expr:
         *i, v, r = axes
@@ -61,12 +60,26 @@ def counted_ranks(b: Builder, x: Tensor, d: int, values: Interval, descending: b
 
     def before(*axes: Expr) -> Expr:
         *i, r = axes
-        own, block = kind(i), s.floordiv(i[d], BLOCK)
-        place = s.add(s.mul(block, BLOCK), r)
+        own, number = kind(i), s.floordiv(i[d], block)
+        place = s.add(s.mul(number, block), r)
         within = s.both(s.lt(place, i[d]), of_kind(i, place, own))
-        ahead = load(earlier, (*along(i, d, lambda _: block), own))
+        ahead = load(earlier, (*along(i, d, lambda _: number), own))
         outside = s.add(load(lower, (*i[:d], *i[d + 1 :], own)), ahead)
         return s.add(cast(within, DType.I64), s.select(s.eq(r, 0), outside, idx(0)))
 
     # One sum, so that those who read a rank do not add its parts each time.
-    return b.emit(shape, DType.I64, before, reduce=(BLOCK,), combiner="sum", part="rank")
+    return b.emit(shape, DType.I64, before, reduce=(block,), combiner="sum", part="rank")
+
+
+def _earlier(b: Builder, counts: Tensor, d: int) -> Tensor:
+    """The counts of all earlier blocks along `d`."""
+    blocks = counts.shape[d]
+    if int(blocks) > SCANNED:
+        up_to = scanned(b, counts, d, "sum", 0, DType.I64, part="up_to")
+        return b.emit(counts.shape, DType.I64, lambda *i: s.sub(load(up_to, i), load(counts, i)), part="earlier")  # fmt: skip
+
+    def before(*axes: Expr) -> Expr:
+        *i, r = axes
+        return s.select(s.lt(r, i[d]), load(counts, along(i, d, lambda _: r)), idx(0))
+
+    return b.emit(counts.shape, DType.I64, before, reduce=(blocks,), combiner="sum", part="earlier")

@@ -4,6 +4,8 @@ The high half says where an element's value comes among all values, the low half
 are equal, and equal values keep their order, as in PyTorch.
 """
 
+from collections.abc import Sequence
+
 from monotile.frontends.builder import Builder, raised
 from monotile.frontends.torch.lower import scalar as s
 from monotile.ir.dtype import DType
@@ -11,7 +13,6 @@ from monotile.ir.expr import Expr, Tensor, Unary, cast, const
 from monotile.ir.intervals import Interval
 
 HALF = 1 << 32
-_MAGNITUDE = 0x7FFFFFFF  # all bits of a float32 but its sign
 
 
 def keyed(
@@ -25,16 +26,21 @@ def keyed(
         return None
 
     def key(*i: Expr) -> Expr:
-        v = raised(x, i)
-        value = cast(_of_float(v) if x.dtype.is_float else v, DType.I64)
-        return s.add(s.mul(s.sub(-1, value) if descending else value, HALF), i[d])
+        return s.add(s.mul(value_of(x, i, descending), HALF), i[d])
 
     return b.emit(x.shape, DType.I64, key, part="keys")
 
 
+def value_of(x: Tensor, i: Sequence[Expr], descending: bool) -> Expr:
+    """An int64 that ascends with the element, or descends; of a float32 and smaller ones within 32 bits."""
+    v = raised(x, i)
+    value = cast(_of_float(v) if x.dtype.is_float else v, DType.I64)
+    return s.sub(-1, value) if descending else value
+
+
 def _of_float(v: Expr) -> Expr:
-    """An int32 that ascends with a float32."""
-    bits = Unary("bits", v)
-    signed = s.select(s.lt(bits, 0), s.op("bitxor", bits, _MAGNITUDE), bits)
-    number = s.select(s.eq(v, 0.0), const(0, DType.I32), signed)
-    return s.select(s.isnan(v), const(_MAGNITUDE, DType.I32), number)
+    """An integer of the same size that ascends with a float."""
+    bits, greatest = Unary("bits", v), (1 << 8 * v.dtype.itemsize - 1) - 1
+    signed = s.select(s.lt(bits, 0), s.op("bitxor", bits, greatest), bits)
+    number = s.select(s.eq(v, 0.0), const(0, bits.dtype), signed)
+    return s.select(s.isnan(v), const(greatest, bits.dtype), number)

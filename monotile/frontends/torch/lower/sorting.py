@@ -1,5 +1,6 @@
 """Sorting by rank: the position of an element is the number of elements before it. Each is compared with each, or, of many, as `long_sort.py` does; many of few
-values are counted (`counted_sort.py`), and the first few of many selected (`selection.py`)."""
+values are counted (`counted_sort.py`), the first few of many selected (`selection.py`), and very many sorted digit by digit
+(`radix_sort.py`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from monotile.frontends.builder import Builder, Type, load, raised, wrap
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.counted_sort import KINDS, counted_ranks
 from monotile.frontends.torch.lower.long_sort import LONG, Before, long_ranks, order_of_ranks
+from monotile.frontends.torch.lower.radix_sort import VAST, radix_order
 from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.selection import MANY, SHARE, first_places
@@ -52,6 +54,9 @@ def _order(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]
         few = b.emit(shape, DType.I64, lambda *i: load(keys, along(i, d, lambda _: load(places, i))), part="few")  # fmt: skip
         order = _of_ranks(b, _ranks(b, few, d, _less, distinct=True), d, shape)
         return b.emit(shape, DType.I64, lambda *i: load(places, along(i, d, lambda _: load(order, i))), part="in_order")  # fmt: skip
+    bits = 32 if keys is not None else 64
+    if int(n) >= VAST * bits // 32:
+        return _first(b, radix_order(b, x, d, descending, bits), shape)
     if keys is not None:
         return _of_ranks(b, _ranks(b, keys, d, _less, distinct=True), d, shape)
 
