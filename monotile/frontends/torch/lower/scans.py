@@ -14,8 +14,9 @@ from monotile.ir.expr import Expr, Tensor, cast, const, idx
 Lowering = Callable[..., Any]
 
 
-# Longer scans go in two levels: within blocks, and over the blocks' totals.
+# Longer scans go in two levels: within blocks, and over the blocks' totals. Of very long ones the totals are scanned in two levels again.
 _DIRECT = 64
+_VERY_LONG = 1 << 14
 
 
 def scanned(
@@ -25,7 +26,7 @@ def scanned(
     wide = dtype.compute
     n = x.shape[d]
     most = max(int(n), 1)
-    size = most if most <= _DIRECT else math.isqrt(most - 1) + 1
+    size = min(most, _DIRECT) if most <= _DIRECT or most > _VERY_LONG else math.isqrt(most - 1) + 1
     blocks = -(-most // size)
     outside = const(identity, wide)
 
@@ -51,17 +52,35 @@ def scanned(
     shape = (*x.shape[:d], blocks, *x.shape[d + 1 :])
     totals = b.emit(shape, wide, total, reduce=(size,), combiner=combiner, part="totals")
 
-    def before(*axes: Expr) -> Expr:
-        *i, r = axes
-        return s.select(s.lt(r, i[d]), load(totals, along(i, d, lambda _: r)), outside)
-
-    ahead = b.emit(shape, wide, before, reduce=(blocks,), combiner=combiner, part="before")
+    ahead = _ahead(b, totals, d, combiner, identity, many=most > _VERY_LONG)
     joined = {"sum": s.add, "prod": s.mul}[combiner]
 
     def both(*i: Expr) -> Expr:
         return joined(load(ahead, along(i, d, lambda k: s.floordiv(k, size))), load(own, i))
 
     return b.emit(x.shape, dtype, both, part=part)
+
+
+def _ahead(
+    b: Builder, totals: Tensor, d: int, combiner: str, identity: float, *, many: bool
+) -> Tensor:
+    """All totals before each, combined."""
+    shape, wide = totals.shape, totals.dtype
+    outside = const(identity, wide)
+    if many:
+        up_to = scanned(b, totals, d, combiner, identity, wide, part="up_to")
+
+        def earlier(*i: Expr) -> Expr:
+            one_before = load(up_to, along(i, d, lambda k: s.maximum(s.sub(k, 1), 0)))
+            return s.select(s.gt(i[d], 0), one_before, outside)
+
+        return b.emit(shape, wide, earlier, part="before")
+
+    def before(*axes: Expr) -> Expr:
+        *i, r = axes
+        return s.select(s.lt(r, i[d]), load(totals, along(i, d, lambda _: r)), outside)
+
+    return b.emit(shape, wide, before, reduce=(shape[d],), combiner=combiner, part="before")
 
 
 def _scan(combiner: str, identity: float) -> Lowering:

@@ -1,0 +1,35 @@
+"""Scans that are so long that the totals of blocks are scanned themselves."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import monotile
+from monotile.config import Options
+
+OPTIONS = Options(cache=False)
+
+
+class Scanned(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.cumsum(x, 1), torch.cumprod(1 + x * 1e-3, 1), torch.cumsum(x > 0, 1)
+
+
+def check(fast: nn.Module, n: int) -> None:
+    x = torch.randn(2, n)
+    for found, wanted in zip(fast(x), Scanned()(x.double()), strict=True):
+        torch.testing.assert_close(found.double(), wanted.double(), rtol=2e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("n", [16384, 16385, 70001])
+def test_fixed(n: int) -> None:
+    fast = monotile.compile(Scanned(), (torch.randn(2, n),), target="cpu", options=OPTIONS)
+    check(fast, n)
+
+
+def test_any_number() -> None:
+    shapes = ({1: Dim("n", min=2, max=20000)},)
+    fast = monotile.compile(Scanned(), (torch.randn(2, 50),), dynamic_shapes=shapes, target="cpu", options=OPTIONS)  # fmt: skip
+    for n in (2, 63, 64, 65, 4096, 4097, 20000):
+        check(fast, n)
