@@ -1,6 +1,8 @@
-"""Sorting by rank: the position of an element is the number of elements before it. Each is compared with each, or, of many, as `long_sort.py` does; many of few
-values are counted (`counted_sort.py`), the first few of many selected (`selection.py`), and very many sorted digit by digit
-(`radix_sort.py`)."""
+"""Sorting by rank: the position of an element is the number of elements before it.
+
+Each is compared with each, or, of many, as `long_sort.py` does. Many of few values are counted (`counted_sort.py`), the first few of many selected
+(`selection.py`), and very many sorted digit by digit (`radix_sort.py`).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +15,7 @@ from monotile.frontends.torch.lower.radix_sort import VAST, radix_order
 from monotile.frontends.torch.lower.reduce import Over, reduce_dims, without
 from monotile.frontends.torch.lower.reshape import reshape_index
 from monotile.frontends.torch.lower.selection import MANY, SHARE, first_places
-from monotile.frontends.torch.lower.sort_keys import keyed
+from monotile.frontends.torch.lower.sort_keys import keyed, value_of
 from monotile.frontends.torch.lower.views import along
 from monotile.frontends.torch.sizes.element_values import values_of
 from monotile.ir.dtype import DType
@@ -24,13 +26,6 @@ Lowering = Callable[..., Any]
 Number = Callable[
     [Builder, Tensor, int, Tensor], Tensor
 ]  # of x, a dimension and the order along it
-
-
-def _after(a: Expr, b: Expr) -> Expr:
-    """a > b, where NaN is greater than every number."""
-    if not a.dtype.is_float:
-        return s.gt(a, b)
-    return s.either(s.gt(a, b), s.both(s.isnan(a), s.negation(s.isnan(b))))
 
 
 def order_of(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]) -> Tensor:
@@ -59,17 +54,16 @@ def _order(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]
         return _first(b, radix_order(b, x, d, descending, bits), shape)
     if keys is not None:
         return _of_ranks(b, _ranks(b, keys, d, _less, distinct=True), d, shape)
-
-    def before(own: Expr, other: Expr, earlier: Expr) -> Expr:
-        ahead = _after(other, own) if descending else _after(own, other)
-        behind = _after(own, other) if descending else _after(other, own)
-        return s.either(ahead, s.both(earlier, s.negation(behind)))
-
-    return _of_ranks(b, _ranks(b, x, d, before, distinct=False), d, shape)
+    wide = b.emit(x.shape, DType.I64, lambda *i: value_of(x, i, descending), part="values")
+    return _of_ranks(b, _ranks(b, wide, d, _less_or_earlier, distinct=False), d, shape)
 
 
 def _less(own: Expr, other: Expr, _: Expr) -> Expr:
     return s.lt(other, own)
+
+
+def _less_or_earlier(own: Expr, other: Expr, earlier: Expr) -> Expr:
+    return s.either(s.lt(other, own), s.both(s.eq(other, own), earlier))
 
 
 def _of_ranks(b: Builder, rank: Tensor, d: int, shape: Sequence[int]) -> Tensor:
