@@ -98,8 +98,8 @@ def _given(program: Program) -> frozenset[str]:
 
 
 class _Lists:
-    """sums: maps the name of a result to its sum. ahead: identities, by extent. ordered: maps an expression and its extent to its tensor
-    in the order of the lists."""
+    """sums: maps the name of a result to its sum. ahead: identities, by extent. ordered: maps an expression, and its extent if it is checked, to its
+    tensor in the order of the lists."""
 
     def __init__(self, program: Program, key: Key, found: Sequence[Scattered]) -> None:
         self.program, self.names = program, Names(program)
@@ -114,7 +114,7 @@ class _Lists:
 
         self.made = Made(computes, closed)
         self.ahead: dict[int, Compute] = {}
-        self.ordered: dict[tuple[Expr, int], Compute] = {}
+        self.ordered: dict[tuple[Expr, int | None], Compute] = {}
         index, rows = key
         first = found[0]
 
@@ -142,14 +142,14 @@ class _Lists:
             return row_sum(found, sorting, self.made, self.names.fresh)
         return (map_bodies(s, lambda inner: tuple(y for x in inner for y in self._statement(x))),)
 
-    def _place(self, e: Expr, extent: int) -> Tensor | None:
+    def _place(self, e: Expr, extent: int | None) -> Tensor | None:
         known = {x.tensor.name for x in loads(e)} - {self.lists.order.out.name}
-        if not known <= self.given:
+        if not known or not known <= self.given:
             return None
         if (e, extent) not in self.ordered:
             name = self.names.fresh(f"{min(known)}_in_order")
-            checked = Load(self._identity(extent), (e,))
-            self.ordered[e, extent] = in_order(checked, self.lists, name)
+            found = e if extent is None else Load(self._identity(extent), (e,))
+            self.ordered[e, extent] = in_order(found, self.lists, name)
         return self.ordered[e, extent].out
 
     def _identity(self, extent: int) -> Tensor:

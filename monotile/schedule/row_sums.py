@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from monotile.analysis.cost import cost
 from monotile.analysis.row_lists import RowLists
+from monotile.analysis.unconditional import executed
+from monotile.ir.bounds import in_bounds
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
     Axis,
@@ -31,6 +33,7 @@ from monotile.ir.expr import (
     rebuild,
     substitute,
 )
+from monotile.ir.intervals import Ranges
 from monotile.ir.program import Compute, Scatter, compute
 from monotile.kernels.scatter.roles import roles_of
 from monotile.transform.simplify.simplify import simplify_expr
@@ -80,11 +83,11 @@ def scattered(s: Scatter) -> Scattered | None:
 
 class Sorted(NamedTuple):
     """Lists, and per-term look-ups by term number permuted into their order: tensors with one element for each term. place: gives the
-    permuted tensor of an expression of the term `number`, an index of such an extent; the tensor's values are in range. It gives None
-    where the expression's operands do not exist before the lists."""
+    permuted tensor of an expression of the term `number`, an index of such an extent; the tensor's values are checked to be in range, unless no
+    extent is given. It gives None where the expression's operands do not exist before the lists, or where it has none."""
 
     lists: RowLists
-    place: Callable[[Expr, int], Tensor | None]
+    place: Callable[[Expr, int | None], Tensor | None]
 
     @property
     def number(self) -> Expr:
@@ -175,16 +178,23 @@ def _opened(e: Expr, at_row: Callable[[Expr], Expr], made: Made) -> Expr:
 
 def _in_order(e: Expr, r: Axis, sorting: Sorted) -> Expr:
     """`e` with the look-ups by the number of a term along `r` in the order of the lists. A look-up of the number itself stays: a sum
-    over data that is already in order is left to walk all terms (`analysis.ends.gathers`)."""
+    over data that is already in order is left to walk all terms (`analysis.ends.gathers`). The permuted tensor has an index for every term, of
+    which a look-up under a condition may not need all: such an index is checked where it is used, and stays if it cannot always be computed."""
+    always = {*executed(e)}
 
-    def place(i: Expr, extent: int) -> Expr:
+    def place(i: Expr, extent: int, *, needed: bool) -> Expr:
         alone = loads(i) and axes_of(i) == frozenset((r,)) and i != sorting.number
-        there = sorting.place(i, extent) if alone else None
-        return go(i) if there is None else clamped(Load(there, (r,)), extent)
+        computable = needed or all(in_bounds(x, Ranges()) for x in loads(i))
+        there = sorting.place(i, extent if needed else None) if alone and computable else None
+        if there is None:
+            return go(i)
+        found = Load(there, (r,))
+        return clamped(found, extent) if needed else found
 
     def go(x: Expr) -> Expr:
         if isinstance(x, Load):
-            return Load(x.tensor, tuple(map(place, x.index, x.tensor.shape)))
+            pairs = zip(x.index, x.tensor.shape, strict=True)
+            return Load(x.tensor, tuple(place(i, n, needed=x in always) for i, n in pairs))
         return rebuild(x, go)
 
     return go(e)

@@ -14,6 +14,7 @@ from monotile.plan.nodes import Plan
 from monotile.plan.walk import stages_in
 from tests.codegen.emulate import COMPILER, EmulationError
 from tests.codegen.emulate_model import Emulated
+from tests.frontend.against import Of
 from tests.models.accuracy import error, exact
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
@@ -157,3 +158,31 @@ def test_indices_out_of_range_are_found() -> None:
             fast(x, source, target)
         index[123] = before
     fast(x, source, target)
+
+
+def joined(x: Tensor, source: Tensor, rows: Tensor) -> Tensor:
+    """Terms of two tables."""
+    table, half = torch.cat([x, 2 * x]), EDGES // 2
+    looked_up = torch.cat([table[source[:half]], x[source[half:] % NODES]])
+    own = torch.cat([x.repeat(3, 1), table.repeat(3, 1)[: EDGES - 3 * NODES].sin()])
+    zero = torch.zeros_like(x)
+    return zero.index_add(0, rows, looked_up) * zero.index_add(0, rows, own)
+
+
+def padded(x: Tensor, source: Tensor, rows: Tensor) -> Tensor:
+    """Look-ups that may be behind a table, or before it."""
+    after, before = (nn.functional.pad(x, (0, 0, n, NODES - n)) for n in (0, NODES))
+    zero = torch.zeros_like(x)
+    return zero.index_add(0, rows, after[source]) * zero.index_add(0, rows, before[source])
+
+
+@pytest.mark.parametrize("f", [joined, padded])
+def test_a_look_up_that_a_term_does_not_need_is_no_error(f: Callable[..., Tensor]) -> None:
+    args = torch.randn(NODES, 12), torch.randint(0, 2 * NODES, (EDGES,)), KINDS["random"](EDGES)
+    model = Of(f)
+    fast = listed(model, args)
+    for seed in range(2):
+        accurate(fast, model, args, seed)
+    args[1][7] = 5 * NODES
+    with pytest.raises(EmulationError):
+        fast(*args)

@@ -87,6 +87,15 @@ class Sinks(nn.Module):
         return (shares @ v).sum(1) + longer.cumsum(2)[:, 0, 1:]
 
 
+class SelfLoops(nn.Module):
+    """Sums at indices, of which the call gives some: each tensor of terms is shorter than all of them."""
+
+    def forward(self, nodes: torch.Tensor, x: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        own, zero = torch.arange(20), x.new_zeros(20, 8)
+        rows, terms = torch.cat([nodes, own]), torch.cat([table[nodes], table])
+        return zero.index_add(0, rows, torch.cat([x, table])), zero.index_add(0, rows, terms)
+
+
 def tokens(b: int, n: int) -> Args:
     return (torch.randint(50, (b, n), generator=torch.Generator().manual_seed(n)),)
 
@@ -95,16 +104,22 @@ def images(b: int) -> Args:
     return (torch.randn(b, 3, 24, 24),)
 
 
+def edges(n: int) -> Args:
+    return torch.randint(20, (n,)), torch.randn(n, 8), torch.randn(20, 8)
+
+
 def rows(b: int, n: int) -> Args:
     return (torch.randn(b, n, 24),)
 
 
+EDGES = {0: Dim("n", min=2, max=60)}
 Case = tuple[Callable[[], nn.Module], Callable[..., Args], object, Sequence[tuple[int, ...]]]
 CASES: dict[str, Case] = {
     "tokens": (Encoder, tokens, ({1: Dim("n", min=1, max=96)},), [(1, 1), (1, 17), (1, 64), (1, 96)]),
     "images": (Images, images, ({0: Dim("b", min=1, max=12)},), [(1,), (5,), (12,)]),
     "both": (Mixed, rows, ({0: Dim("b", min=1, max=6), 1: Dim("n", min=1, max=20)},), [(1, 1), (4, 7), (6, 20)]),
     "sinks": (Sinks, rows, ({1: Dim("n", min=1, max=48)},), [(1, 1), (1, 17), (1, 47), (1, 48)]),
+    "self-loops": (SelfLoops, edges, (EDGES, EDGES, None), [(2,), (30,), (59,), (60,)]),
 }  # fmt: skip
 
 

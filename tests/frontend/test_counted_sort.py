@@ -14,6 +14,7 @@ from monotile.frontends.torch.lower.long_sort import LONG
 from monotile.ir.program import Scatter, statements
 from tests.codegen.emulate import COMPILER
 from tests.codegen.emulate_model import Emulated
+from tests.frontend.sized import Over, Sized, same
 
 OPTIONS = Options(cache=False)
 
@@ -100,6 +101,21 @@ def test_the_inverse_of_any_order() -> None:
     fast = monotile.compile(Inverse(), (torch.randn(50, 32),), dynamic_shapes=shapes, target="cpu", options=OPTIONS)  # fmt: skip
     for n in (2, BLOCK // 4 + 1, LONG // 2):
         _same(fast, n)
+
+
+def test_what_is_beyond_a_size_is_apart_only_where_there_is_room() -> None:
+    """Neutral elements go to positions that others write to: two writes at once would lose one."""
+
+    def added(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        order = torch.argsort(x, stable=True)
+        return tuple(x.new_zeros(n).index_add(0, order, x) for n in (40, 64))
+
+    sized = Sized(Over(added), (torch.randn(30),), ({0: Dim("n", min=2, max=64)},))
+    sums = [s for s in statements(sized.captured.program.body) if isinstance(s, Scatter)]
+    assert [s.distinct for s in sums if s.combiner] == [False, True]
+    for n in (2, 40):
+        x = torch.randn(n)
+        same(sized(x), added(x))
 
 
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")

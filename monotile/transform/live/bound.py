@@ -165,20 +165,21 @@ class _Finder:
         return Live(axis, *d.ends, d.at, self.wide.get(d.ends))
 
     def held(self, s: Scatter) -> None:
-        """Indices of `s` that are clamped to the points that are written. Where there are none, nothing is read."""
+        """Indices of `s` that are clamped to the points that are written, whichever tensor they are for: parts of a concatenation are shorter. Where
+        there are none, nothing is read."""
         for x in loads_of(s):
-            for i, extent in zip(x.index, x.tensor.shape, strict=True):
+            for i in x.index:
                 match i:
                     case Binary(
-                        "min", Axis(), Binary("sub", Load(SizeTensor() as n), Const(1))
-                    ) if n.least > 0 and n.most <= extent:
+                        "min", Axis() as axis, Binary("sub", Load(SizeTensor() as n), Const(1))
+                    ) if n.least > 0 and n.most <= axis.extent:
                         pass  # as it is
                     case Binary("min", Axis() as axis, Binary("sub", n, Const(1))) if loads(
                         n
                     ) and not axes_of(n):
                         side = side_of(Binary("lt", axis, n), axis)
                         assert side is not None
-                        end = self.scalars.end("live_end", clamped(side, 0, extent), ())
+                        end = self.scalars.end("live_end", clamped(side, 0, axis.extent), ())
                         self.clamps[i] = Binary("min", axis, Binary("sub", Load(end, ()), idx(1)))
                     case _:
                         pass

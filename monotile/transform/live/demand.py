@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from monotile.analysis.dependence import loads_of
-from monotile.ir.expr import Expr, Load, Tensor, loads
+from monotile.ir.expr import Expr, Load, Tensor, axes_of, loads
 from monotile.ir.held import held_before, tested
 from monotile.ir.intervals import interval
 from monotile.ir.program import (
@@ -127,9 +127,11 @@ class _Finder:
     def _loads(self, s: Compute | Scatter, live: list[Live]) -> None:
         def part(at: int, index: Expr, read: Load) -> Part | None:
             own = next((x for x in live if x.axis == index), None)
+            extent = read.tensor.shape[at]
             if own is None:
-                return held_before(index)
-            if own.axis.extent > read.tensor.shape[at]:  # and its end may exceed it too
+                longer = any(a.extent > extent for a in axes_of(index))
+                return None if longer else held_before(index)
+            if own.axis.extent > extent:  # and its end may exceed it too
                 return tested(s.body, read, at) if isinstance(s, Compute) else None
             return own.part(read.index)
 

@@ -293,14 +293,16 @@ class _Binder:
         }
         base, value = self.tensor(s.base), substitute(self.expr(s.value), last)
         some = [Binary("lt", idx(0), n) for a, n in sized if not _least(a.extent)]
-        index: list[Expr] = []
+        index, distinct = list[Expr](), s.distinct
         nowhere: list[Expr] = []  # written with the old value if there are no points at all
         for e, extent in zip(s.index, base.shape, strict=True):
             own = substitute(self.expr(e), last)
             moving = [a for a, _ in sized if a in axes_of(e)]
             if moving and s.combiner is not None:
-                # Neutral elements are spread over all positions.
-                turn = binary("mod", Axis(moving[0].name, int(moving[0].extent)), idx(extent))
+                # Neutral elements are spread over all positions: several to one if there are fewer.
+                most = int(moving[0].extent)
+                turn = binary("mod", Axis(moving[0].name, most), idx(extent))
+                distinct = distinct and most <= extent
                 index.append(masked(self.inside(s.axes), own, turn))
             else:
                 index.append(masked(some, own, idx(0)) if some and moving else own)
@@ -311,7 +313,7 @@ class _Binder:
             nothing = const(identity(s.combiner, value.dtype), value.dtype)
             value = masked(self.inside(s.axes), value, nothing)
         return msgspec.structs.replace(
-            s, out=self.tensor(s.out), base=base, axes=self.axes(s.axes), index=tuple(index), value=value,
+            s, out=self.tensor(s.out), base=base, axes=self.axes(s.axes), index=tuple(index), value=value, distinct=distinct,
         )  # fmt: skip
 
     def _loop(self, s: Loop) -> Loop:
