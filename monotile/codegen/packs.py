@@ -38,7 +38,7 @@ from monotile.ir.expr import (
 )
 from monotile.ir.intervals import truth
 from monotile.plan.nodes import Step
-from monotile.plan.places import ON_CHIP, Place
+from monotile.plan.places import ON_CHIP, Place, is_global
 
 LANE, WORD = "lane", "word"
 PACK, EACH = "pack", "each"  # names: of a pack, and of one that was loaded element by element
@@ -178,8 +178,7 @@ class PackEmitter(PlacedEmitter):
                 start = plus(*self.address(tensor, first, place))
             else:
                 start = f"({kind}*)({plus('cell', str(self.cells[tensor.name]))})"
-            in_memory = first is not None and not isinstance(place, ON_CHIP)
-            if self.stored_if and in_memory:
+            if self.stored_if and first is not None and is_global(place):
                 store = f"mt::store_if({self.stored_if}, {start}, {pack});"
             else:
                 store = self.live(f"mt::store({start}, {pack});")
@@ -385,7 +384,7 @@ class PackEmitter(PlacedEmitter):
             return held
         start = plus(*self.read_at(tensor, first, place, width))
         kind = self.loads_from(tensor) + ("" if aligned else "_each")
-        if self.now and kind == "load" and not isinstance(place, ON_CHIP):
+        if self.now and kind == "load" and is_global(place):
             kind = "load_now"
         return f"mt::{kind}<{width}>({start})"
 

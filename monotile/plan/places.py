@@ -155,6 +155,19 @@ def replicas_in(p: "Place") -> "tuple[Replica, ...]":
             return ()
 
 
+def is_global(p: "Place") -> bool:
+    """Whether a tensor at `p` is in global memory, whatever the iteration."""
+    match p:
+        case Value() | Shared() | Replica() | Register():
+            return False
+        case Slice(of) | Final(of):
+            return is_global(of)
+        case Rotate(_, _, _, places, first, last):
+            return all(is_global(q) for q in (*places, first, last) if q is not None)
+        case _:
+            return True
+
+
 def held_by_all(places: "tuple[Place, ...]") -> bool:
     """Whether every worker has a tensor at `places` without a hand-off of the grid: a launch argument, or its own copy on chip."""
 

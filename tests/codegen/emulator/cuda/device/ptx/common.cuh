@@ -29,8 +29,16 @@ inline float reciprocal_fast(float x) { return 1.0f / x; }
 inline float max_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffff) : a > b ? a : b; }
 inline float min_nan(float a, float b) { return a != a || b != b ? __uint_as_float(0x7fffffff) : a < b ? a : b; }
 
+// Instructions for global memory take no address of on-chip memory.
+inline void check_global(const void* p) {
+  const auto& memory = emulator::current->block->memory;
+  const char* at = static_cast<const char*>(p);
+  if (at >= memory.data() && at < memory.data() + memory.size()) emulator::fail("an access of global memory on chip");
+}
+
 template <class T>
 T checked_load(const void* p) {
+  check_global(p);
   if (reinterpret_cast<uintptr_t>(p) % sizeof(T)) emulator::fail("misaligned load");
   T x;
   std::memcpy(&x, p, sizeof(T));
@@ -46,6 +54,7 @@ inline uint4 load_now_16(const void* p) { return checked_load<uint4>(p); }
 
 template <class T>
 void store_if(bool there, void* p, T x) {
+  check_global(p);
   if (there) *static_cast<T*>(p) = x;
 }
 
