@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from monotile.analysis.dependence import loads_of
-from monotile.ir.expr import Expr, Load, Tensor, axes_of, loads
+from monotile.ir.expr import Axis, Binary, Expr, Load, Tensor, loads
 from monotile.ir.held import held_before, tested
 from monotile.ir.intervals import interval
 from monotile.ir.program import (
@@ -129,8 +129,11 @@ class _Finder:
             own = next((x for x in live if x.axis == index), None)
             extent = read.tensor.shape[at]
             if own is None:
-                longer = any(a.extent > extent for a in axes_of(index))
-                return None if longer else held_before(index)
+                match index:
+                    case Binary("min", Axis() as axis, _) if axis.extent > extent:
+                        return None  # the end is of the axis, not of the tensor
+                    case _:
+                        return held_before(index)
             if own.axis.extent > extent:  # and its end may exceed it too
                 return tested(s.body, read, at) if isinstance(s, Compute) else None
             return own.part(read.index)
