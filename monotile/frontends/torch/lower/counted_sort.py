@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from monotile.frontends.builder import Builder, load, raised
 from monotile.frontends.torch.lower import scalar as s
-from monotile.frontends.torch.lower.scans import scanned
+from monotile.frontends.torch.lower.scans import ahead_of_each
 from monotile.frontends.torch.lower.views import along
 from monotile.ir.dtype import DType
 from monotile.ir.expr import Expr, Tensor, cast, idx
@@ -43,7 +43,7 @@ def counted_ranks(
     in_blocks = (*shape[:d], blocks, *shape[d + 1 :])
     counts = b.emit((*in_blocks, kinds), DType.I64, counted, reduce=(block,), combiner="sum", part="counts")  # fmt: skip
 
-    earlier = _earlier(b, counts, d)
+    earlier = ahead_of_each(b, counts, d, "sum", 0, many=int(blocks) > SCANNED)
 
     def every_block(*axes: Expr) -> Expr:
         *i, v, r = axes
@@ -69,17 +69,3 @@ def counted_ranks(
 
     # One sum, so that those who read a rank do not add its parts each time.
     return b.emit(shape, DType.I64, before, reduce=(block,), combiner="sum", part="rank")
-
-
-def _earlier(b: Builder, counts: Tensor, d: int) -> Tensor:
-    """The counts of all earlier blocks along `d`."""
-    blocks = counts.shape[d]
-    if int(blocks) > SCANNED:
-        up_to = scanned(b, counts, d, "sum", 0, DType.I64, part="up_to")
-        return b.emit(counts.shape, DType.I64, lambda *i: s.sub(load(up_to, i), load(counts, i)), part="earlier")  # fmt: skip
-
-    def before(*axes: Expr) -> Expr:
-        *i, r = axes
-        return s.select(s.lt(r, i[d]), load(counts, along(i, d, lambda _: r)), idx(0))
-
-    return b.emit(counts.shape, DType.I64, before, reduce=(blocks,), combiner="sum", part="earlier")

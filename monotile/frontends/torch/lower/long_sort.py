@@ -79,11 +79,11 @@ def long_ranks(b: Builder, x: Tensor, d: int, before: Before, *, distinct: bool)
     return b.emit(shape, DType.I64, counted, reduce=(blocks, SEGMENT), combiner="sum", part="rank")
 
 
-def order_of_ranks(b: Builder, rank: Tensor, d: int) -> Tensor:
-    """The position along `d` of the element of each rank."""
+def order_of_ranks(b: Builder, rank: Tensor, d: int, places: Tensor | None = None) -> Tensor:
+    """The position along `d` of the element of each rank. places: the elements' positions, if they are not in order."""
     nothing = b.emit(rank.shape, DType.I64, lambda *_: idx(0), part="unordered")
 
     def point(*i: Expr) -> tuple[Sequence[Expr], Expr]:
-        return along(i, d, lambda _: load(rank, i)), i[d]
+        return along(i, d, lambda _: load(rank, i)), load(places, i) if places else i[d]
 
     return b.scatter(nothing, rank.shape, point, part="all_order", distinct=True)

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from monotile.frontends.builder import Builder, load
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.counted_sort import counted_ranks
+from monotile.frontends.torch.lower.long_sort import order_of_ranks
 from monotile.frontends.torch.lower.matrix_loops import iterated
 from monotile.frontends.torch.lower.sort_keys import value_of
 from monotile.frontends.torch.lower.views import along
 from monotile.ir.dtype import DType
-from monotile.ir.expr import Axis, Expr, Tensor, idx
+from monotile.ir.expr import Axis, Expr, Tensor
 from monotile.ir.intervals import Interval
 
 VAST = 1 << 14  # elements of 32 bits, from which on this is worth its passes
@@ -39,11 +40,7 @@ def radix_order(b: Builder, x: Tensor, d: int, descending: bool, bits: int) -> T
         digits = c.emit(x.shape, DType.I64, digit, part="digits")
         rank = counted_ranks(c, digits, d, Interval(0, (1 << BITS) - 1), False, BLOCK)
 
-        def point(*i: Expr) -> tuple[Sequence[Expr], Expr]:
-            return along(i, d, lambda _: load(rank, i)), load(order, i)
-
-        nothing = c.emit(x.shape, DType.I64, lambda *_: idx(0), part="unordered")
-        return [c.scatter(nothing, x.shape, point, part="sorted", distinct=True)], []
+        return [order_of_ranks(c, rank, d, order)], []
 
     (order,), _ = iterated(b, -(-bits // BITS), [identity], step)
     return order

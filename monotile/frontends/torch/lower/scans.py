@@ -52,7 +52,7 @@ def scanned(
     shape = (*x.shape[:d], blocks, *x.shape[d + 1 :])
     totals = b.emit(shape, wide, total, reduce=(size,), combiner=combiner, part="totals")
 
-    ahead = _ahead(b, totals, d, combiner, identity, many=most > _VERY_LONG)
+    ahead = ahead_of_each(b, totals, d, combiner, identity, many=most > _VERY_LONG)
     joined = {"sum": s.add, "prod": s.mul}[combiner]
 
     def both(*i: Expr) -> Expr:
@@ -61,7 +61,7 @@ def scanned(
     return b.emit(x.shape, dtype, both, part=part)
 
 
-def _ahead(
+def ahead_of_each(
     b: Builder, totals: Tensor, d: int, combiner: str, identity: float, *, many: bool
 ) -> Tensor:
     """All totals before each, combined."""
