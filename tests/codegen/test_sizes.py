@@ -91,7 +91,7 @@ class SelfLoops(nn.Module):
     """Sums at indices, of which the call gives some: each tensor of terms is shorter than all of them."""
 
     def forward(self, nodes: torch.Tensor, x: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        own, zero = torch.arange(20), x.new_zeros(20, 8)
+        own, zero = torch.arange(20, device=x.device), x.new_zeros(20, 8)
         rows, terms = torch.cat([nodes, own]), torch.cat([table[nodes], table])
         return zero.index_add(0, rows, torch.cat([x, table])), zero.index_add(0, rows, terms)
 
