@@ -95,7 +95,6 @@ MANY_WORKERS = capability("many_workers")
 LOCKSTEP = capability("lockstep")
 MESSAGES = capability("messages")
 SCRATCHPAD = capability("scratchpad")
-REGISTER_TILES = capability("register_tiles")
 PREFETCH = capability("prefetch")
 
 # fmt: off
@@ -224,7 +223,7 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
          needs=("own bases",), sets=("sums in order",), after=("layouts chosen",), where=(WIDE_COPIES,)),
     Pass("make_images", rewrite_for_target(make_images),
          "After layouts, of which images have theirs. After inlining, which would take them in again.",
-         needs=("own bases", "pointwise inlined"), sets=("images made",), after=("layouts chosen",), where=(REGISTER_TILES,)),
+         needs=("own bases", "pointwise inlined"), sets=("images made",), after=("layouts chosen",)),
     Pass("round_factors", rewrite_for_target(round_factors),
          "After layouts: copies in another order round what they copy.",
          needs=("own bases",), sets=("factors rounded",), after=("layouts chosen",)),

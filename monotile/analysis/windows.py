@@ -7,7 +7,7 @@ import msgspec
 from monotile.analysis.affine import affine
 from monotile.analysis.contraction import uncast
 from monotile.analysis.masked import masked
-from monotile.ir.expr import Axis, Binary, Expr, Load, axes_of, loads
+from monotile.ir.expr import Axis, Binary, Const, Expr, Load, Unary, axes_of, loads
 from monotile.ir.program import Compute, Program, statements
 
 FEW_WINDOWS = 8  # windows by which their overlap is measured
@@ -83,12 +83,23 @@ def _window(c: Compute, image: Load, other: Expr) -> Window | None:
 def _overlap(c: Compute, image: Load) -> bool:
     """Whether neighbouring windows overlap; rows of a matrix viewed with two dimensions as one do not."""
     axes = [a for a in c.axes if a.extent > 1]
-    for where in map(affine, image.index):
+    for where in (affine(_unfolded(i)) for i in image.index):
         steps = [abs(step) for a in axes if (step := where.coefficient(a))]
         reach = (abs(where.coefficient(r)) * (r.extent - 1) for r in c.reduce)
         if steps and min(steps) <= sum(reach):
             return True
     return False
+
+
+def _unfolded(i: Expr) -> Expr:
+    """A position before it is folded back into the image: reflected at its ends, or the nearest, or from the other end."""
+    match i:
+        case Unary("abs", x) | Binary("min" | "max" | "mod", x, Const()):
+            return _unfolded(x)
+        case Binary("add" | "sub" as op, a, b):
+            return Binary(op, _unfolded(a), _unfolded(b))
+        case _:
+            return i
 
 
 class Sliding(msgspec.Struct, frozen=True):

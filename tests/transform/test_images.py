@@ -14,19 +14,22 @@ from monotile.ir.program import Compute, Program, statements
 from monotile.kernels.matmul.method import Matmul
 from monotile.pipeline import transform
 from monotile.targets.cpu.target import cpu_target
+from monotile.targets.cuda.target import cuda_target
+from monotile.targets.target import Target
 from monotile.transform.layout.channels_last import assign_layouts
 from monotile.transform.layout.images import make_images
 from tests.schedule.programs import stages
 from tests.transform.networks import assert_same
 
 TARGET = cpu_target(workers=2)
+CUDA = cuda_target("sm_90a")
 OPTIONS = Options(cache=False)
 
 
-def laid_out(model: nn.Module, *shape: int) -> Program:
+def laid_out(model: nn.Module, *shape: int, target: Target = TARGET) -> Program:
     captured = capture(export(model.eval(), (torch.randn(shape),)))
     program, _ = transform(captured.program, captured.constants, OPTIONS, lambda *_: None)
-    return assign_layouts(program, TARGET)
+    return assign_layouts(program, target)
 
 
 def computed(program: Program) -> dict[str, Compute]:
@@ -134,6 +137,29 @@ def test_places_do_not_share_a_set_of_the_cache() -> None:
     assert len(images(make_images(unpadded, TARGET))) == 1
 
 
+class Squares(nn.Module):
+    """Squares of pixels as channels, each of all colours (as in TResNet)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, c, h, w = x.shape
+        return x.view(n, c, h // 4, 4, w // 4, 4).permute(0, 3, 5, 1, 2, 4).reshape(n, 16 * c, h // 4, w // 4)  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [Squares(), nn.Sequential(nn.Conv2d(3, 192, 1), nn.PixelShuffle(2))])  # fmt: skip
+def test_squares_of_pixels_are_channels_side_by_side(first: nn.Module) -> None:
+    """Where copies are wide: what a window reads of one place is one piece."""
+    before = laid_out(nn.Sequential(first, nn.Conv2d(48, 8, 3, padding=1)), 1, 3, 8, 12, target=CUDA)  # fmt: skip
+    after = make_images(before, CUDA)
+    (found,) = images(after).values()
+    assert found[-1] == 48
+    assert_same(before, after)
+
+
+def test_what_is_read_in_pieces_has_no_image() -> None:
+    before = laid_out(Two(nn.Conv2d(16, 24, 3, padding=1), 16), 1, 2, 7, 6, target=CUDA)
+    assert make_images(before, CUDA) is before
+
+
 def compiled(model: nn.Module, *args: torch.Tensor) -> monotile.CompiledModule:
     return monotile.compile(model.eval(), args, target="cpu", options=OPTIONS)
 
@@ -156,6 +182,7 @@ def test_convolutions_read_their_images_in_place() -> None:
         nn.ConvTranspose2d(16, 24, 4, stride=2, padding=1),
         nn.Sequential(nn.Conv2d(16, 24, 3, padding=1), nn.BatchNorm2d(24), nn.PReLU(24), nn.MaxPool2d(3, 2, 1)),
         nn.Sequential(nn.GroupNorm(4, 16), nn.SiLU(), nn.Conv2d(16, 24, 3, padding=1), nn.PReLU()),
+        nn.Sequential(nn.PixelShuffle(2), nn.Conv2d(4, 24, 3, padding=1, padding_mode="reflect"), nn.PixelUnshuffle(2), nn.Conv2d(96, 8, 3)),
         nn.Sequential(nn.ZeroPad2d(2), nn.Conv2d(16, 24, 5), nn.Upsample(scale_factor=2), nn.Conv2d(24, 4, 3, padding=1)),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """Which tensors have their channels last: with what has one element where others have channels, and without heads of attention."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -133,6 +134,49 @@ def test_a_row_of_all_places_has_them_behind_its_channels() -> None:
 
 def test_not_so_where_a_convolution_reads_it_too() -> None:
     assert arranged(Classifier(again=True), 2, 16, 5, 6)["relu_1"] == (2, 5, 6, 32)
+
+
+class Blurred(nn.Module):
+    """Windows of each channel of an image that goes on beyond its ends in some way, between two convolutions (as in TResNet)."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.first, self.last, self.mode = nn.Conv2d(16, 32, 3), nn.Conv2d(32, 16, 3), mode
+        self.blur = nn.Conv2d(32, 32, 3, stride=2, groups=32, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.blur(F.pad(F.relu(self.first(x)), (1, 1, 1, 1), mode=self.mode)))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_windows_over_what_is_folded_back_have_their_channels_last(mode: str) -> None:
+    shapes = arranged(Blurred(mode), 2, 16, 14, 18)
+    assert shapes["relu"] == (2, 12, 16, 32)
+    assert shapes["conv2d_1"] == (2, 6, 8, 32)
+
+
+class Patches(nn.Module):
+    """Patches of an image as rows, which are normalised; without or with a token of their own in front."""
+
+    def __init__(self, *, token: bool) -> None:
+        super().__init__()
+        self.project, self.norm = nn.Conv2d(3, 32, 4, stride=4), nn.LayerNorm(32)
+        self.token = nn.Parameter(torch.randn(1, 1, 32)) if token else None
+        self.places = nn.Parameter(torch.randn(1, 20 + token, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.project(x).flatten(2).transpose(1, 2)
+        if self.token is not None:
+            rows = torch.cat([self.token.expand(x.shape[0], -1, -1), rows], 1)
+        return self.norm(rows + self.places)
+
+
+def test_products_that_become_rows_have_their_columns_last() -> None:
+    for token in (False, True):
+        shapes = arranged(Patches(token=token), 2, 3, 16, 20)
+        made = [s for n, s in shapes.items() if n.startswith("conv2d")]
+        assert made
+        assert all(s[-1] == 32 for s in made)
 
 
 class Positions(nn.Module):

@@ -4,21 +4,24 @@ A pointwise reader that reads a tensor under permuted axes, or with axes of exte
 its shape. The tensor is then computed in the reader's shape, and the indices of all other readers are adapted; the arithmetic stays the
 same. A reader that adds axes of extent 1 to statistics (`keepdim`) drops them instead, if its shape is free: a variance stays in the
 shape of its mean. If the only reader of an element-wise statement walks it in another order, its dimensions are permuted to that order.
+If only products read it, its dimensions lie as those of its operands, where these let it read others once and not again and again.
 """
 
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from monotile.analysis.affine import offset
 from monotile.analysis.contraction import contraction
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, idx, loads, map_loads, substitute
-from monotile.ir.program import Compute, Program, Statement
+from monotile.ir.program import Compute, Program, Statement, statements
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program
 
 Order = tuple[int, ...]  # of dimensions: entry k is the old dimension
 
 ROUNDS = 8  # limit of the chain of readers to follow
+LARGE = 1 << 15  # bytes that a first-level cache does not hold beside others
 
 
 class Arrangement(msgspec.Struct, frozen=True):
@@ -43,7 +46,8 @@ def align_axes(program: Program) -> Program:
         if not found:
             break
         program = map_program(program, lambda s, found=found: rearranged(s, found))
-    return program
+    found = _as_operands_lie(program)
+    return map_program(program, lambda s: rearranged(s, found)) if found else program
 
 
 def _arrangements(program: Program) -> dict[str, Arrangement]:
@@ -114,26 +118,78 @@ def _arrangement(p: Compute, reader: Compute) -> Arrangement | None:
 
 
 def _beside(p: Compute, reader: Compute) -> Arrangement | None:
-    """The element-wise `p` with its dimensions in the order in which `reader` walks them, if that reads several elements of it, or one
-    at an index computed from axes (an image enlarged along its rows, biases in one row): neighbours of the result then read
-    neighbours of `p`."""
+    """The element-wise `p`, or product, with its dimensions in the order in which `reader` walks them, if that reads several elements of
+    it, or one at an index computed from axes (an image enlarged along its rows, or as rows of patches; biases in one row): neighbours
+    of the result then read neighbours of `p`."""
     places = [x.index for x in loads(reader.body) if x.tensor.name == p.out.name]
-    if p.combiner is not None or not 0 < p.out.size <= reader.out.size:
+    plain = p.combiner is None or contraction(p) is not None
+    if not plain or not 0 < p.out.size <= reader.out.size:
         return None
     axes = [a for a in reader.axes if a.extent > 1]
     walked: list[int] = []  # number of the innermost axis, for each dimension
-    taken = set[Axis]()
+    taken: list[set[Axis]] = []
     for exprs in zip(*places, strict=True):
         used = {a for i in exprs for a in axes_of(i) if a.extent > 1}
-        if used & taken or not used <= {*axes} or any(loads(i) for i in exprs):
+        if any(used & t and used != t for t in taken):
             return None
-        taken |= used
+        if not used <= {*axes} or any(loads(i) for i in exprs):
+            return None
+        taken.append(used)
         walked.append(max(map(axes.index, used), default=-1))
     known = [k for k in walked if k >= 0]
     if not known or known[-1] == max(known):
         return None
     order = tuple(sorted(range(len(walked)), key=lambda d: walked[d]))
     return permuted(p.out, order, p.out.name)
+
+
+def _as_operands_lie(program: Program) -> dict[str, Arrangement]:
+    """The element-wise statements for products whose operands lie in another order than they are walked, by which a large one is read
+    repeatedly (angles of positions, by each head)."""
+    uses = Uses(program)
+    every = [s for s in statements(program.body) if isinstance(s, Compute)]
+    walked = {x.tensor.name for s in every if contraction(s) is None for x in loads(s.body)}
+    found: dict[str, Arrangement] = {}
+    for s in every:
+        if s.combiner is None and s.out.name not in uses.whole and s.out.name not in walked:
+            order = _order_of_operands(s)
+            if order is not None and _is_read_repeatedly(s, order):
+                found[s.out.name] = permuted(s.out, order, s.out.name)
+    return found
+
+
+def _order_of_operands(s: Compute) -> Order | None:
+    """The dimensions of `s` in the order in which those operands lie that have all of them, if that is another one with the same last
+    dimension."""
+    axes = [a for a in s.axes if a.extent > 1]
+    found: set[Order] = set()
+    for x in loads(s.body):
+        if len(axes_of(x) & {*axes}) == len(axes):
+            where = offset(x)
+            steps = [where.coefficient(a) for a in s.axes]
+            if not all(steps[d] > 0 or a.extent == 1 for d, a in enumerate(s.axes)):
+                return None
+            found.add(tuple(sorted(range(len(steps)), key=lambda d: (s.axes[d].extent > 1, -steps[d]))))  # fmt: skip
+    if len(found) != 1 or not axes:
+        return None
+    (order,) = found
+    moved = [d for d in order if s.axes[d].extent > 1]
+    return order if moved != sorted(moved) and s.axes[order[-1]] == axes[-1] else None
+
+
+def _is_read_repeatedly(s: Compute, order: Order) -> bool:
+    """Whether a large operand without one of the axes is walked again for each place along it, and once in the new order."""
+    new = [s.axes[d] for d in order]
+    for x in loads(s.body):
+        own = axes_of(x) & {*s.axes[:-1]}
+        missing = [a for a in s.axes if a.extent > 1 and a not in axes_of(x)]
+        if x.tensor.nbytes > LARGE and any(
+            s.axes.index(m) < s.axes.index(a) and new.index(m) > new.index(a)
+            for m in missing
+            for a in own
+        ):
+            return True
+    return False
 
 
 def _scopes(

@@ -1,9 +1,10 @@
-"""Materialises what convolutions read, each position once (targets whose products are register tiles).
+"""Materialises what convolutions read, each position once.
 
 A convolution reads each position of an image in several windows. What it reads may be more than a load: zero padding, one of several images
-side by side, a normalised value, an enlarged image. A tile that reads its operand in place needs one load, whose address is a part that
-depends on the row plus a part that depends on the term. So such a factor is computed for all positions first, as a separate image including
-padding, and the product reads that.
+side by side, a normalised value, an enlarged image. A register tile that reads its operand in place needs one load, whose address is a part
+that depends on the row plus a part that depends on the term. So such a factor is computed for all positions first, as a separate image
+including padding, and the product reads that. Where operands are copied in wide pieces, that is worth it for images of which no two
+elements that a window or a row reads one after the other lie side by side (squares of pixels read as channels).
 
 A position is given by the sums of axes on which the factor depends: `i1 + r1` of a row and a tap is one coordinate.
 """
@@ -13,8 +14,9 @@ from collections.abc import Container, Mapping
 
 import msgspec
 
-from monotile.analysis.affine import Affine, affine
+from monotile.analysis.affine import Affine, affine, contiguous_run, offset
 from monotile.analysis.contraction import contraction, uncast
+from monotile.analysis.masked import masked
 from monotile.analysis.runs import read_in_runs
 from monotile.analysis.uses import Uses
 from monotile.analysis.words import by_words
@@ -39,6 +41,7 @@ from monotile.ir.expr import (
 from monotile.ir.intervals import Interval, interval
 from monotile.ir.program import Compute, Program, Statement, compute
 from monotile.targets.target import Target
+from monotile.transform.layout.pad_channels import RUN
 from monotile.transform.layout.padding import below
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, with_body
@@ -48,7 +51,9 @@ LEAST = 4  # rows and columns from which on a product has tiles
 ALIASED = 1024  # bytes between neighbours of which few share a first-level cache: 16 lines of 64 bytes in 4 of its sets
 REPEATED = 1.5  # windows that read a position, on average, from which on it is computed once
 
-Terms = tuple[tuple[Axis, int], ...]  # of a coordinate: axes with their coefficients
+Terms = tuple[
+    tuple[Axis, int], ...
+]  # of a coordinate: axes with their coefficients, which have no common divisor
 
 
 class _Image(msgspec.Struct, frozen=True):
@@ -69,6 +74,7 @@ def make_images(program: Program, target: Target) -> Program:
     """`program` with convolutions reading images that have each position once; the same object if there are none."""
     names, uses = Names(program), Uses(program)
     copied = frozenset(w.tensor.name for w in program.weights if w.copied)
+    held = frozenset(w.tensor.name for w in program.weights)
 
     def go(body: Body) -> Body:
         out: list[Statement] = []
@@ -80,7 +86,7 @@ def make_images(program: Program, target: Target) -> Program:
                 alone[s.out.name] = s
             found = None
             if isinstance(s, Compute) and not _in_place(s, copied):
-                found = _made(s, alone, names, target)
+                found = _made(s, alone, held, names, target)
             if found is not None:
                 factor, image = found
                 known = images.setdefault((image.made.out.shape, image.made.body), image)
@@ -111,26 +117,44 @@ def _in_place(c: Compute, copied: Container[str]) -> bool:
 
 
 def _made(
-    c: Compute, alone: Mapping[str, Compute], names: Names, target: Target
+    c: Compute, alone: Mapping[str, Compute], held: Container[str], names: Names, target: Target
 ) -> tuple[Expr, _Image] | None:
     """The image of a factor of `c`, if `c` is a product for which that is worth it: of the left factor; for products of words of either
-    factor, in its stored order."""
+    factor, in its stored order. held: the weights."""
     found = contraction(c)
     if found is None or found.grains or c.live or not isinstance(c.body, Binary):
         return None
     if min(math.prod(c.axes[p].extent for p in side) for side in (found.m, found.n)) < LEAST:
         return None
-    factors = (c.body.b if found.swapped else c.body.a,)
-    if all(by_words(x.dtype, target.instructions) for x in (found.left, found.right)):
-        factors = (found.left, found.right)
+    if target.has.wide_copies:
+        factors = [x for x in (found.left, found.right) if _is_scattered(x, c, held)]
+    elif all(by_words(x.dtype, target.instructions) for x in (found.left, found.right)):
+        factors = [found.left, found.right]
+    else:
+        factors = [c.body.b if found.swapped else c.body.a]
     for factor in factors:
-        if isinstance(factor, Load) and _line(factor.tensor) % ALIASED:
+        if (
+            isinstance(factor, Load)
+            and _line(factor.tensor) % ALIASED
+            and not target.has.wide_copies
+        ):
             continue  # read in place without an image
         whole = map_loads(factor, lambda x: _inlined(x, alone))
         image = _image(c, whole, names, target)
         if image is not None:
             return factor, image
     return None
+
+
+def _is_scattered(factor: Expr, c: Compute, held: Container[str]) -> bool:
+    """Whether `factor` is a load, masked or not, of another tensor than `held`, of which fewer than RUN bytes lie side by side along each axis
+    of `c`."""
+    x = masked(factor)
+    if x is None or x.load.tensor.name in held:
+        return False
+    where, lanes = offset(x.load), max(RUN // factor.dtype.itemsize, 2)
+    axes = [a for a in (*c.axes, *c.reduce) if a.extent > 1]
+    return all(contiguous_run(where, a, lanes) < lanes for a in axes)
 
 
 def _is_alone(s: Compute, uses: Uses, changing: Container[str]) -> bool:
@@ -162,6 +186,10 @@ def _image(c: Compute, factor: Expr, names: Names, target: Target) -> _Image | N
     own = frozenset(axes_of(factor) & {*c.axes, *c.reduce})
     factor = _compared(factor)
     found = _coordinates(factor, own)
+    if found is not None and target.has.wide_copies:  # what is summed lies together
+        found = tuple(sorted(found, key=lambda t: {a for a, _ in t} <= {*c.reduce}))
+        if found[-1][0][0].extent * factor.dtype.itemsize % RUN:
+            return None
     spans = [_span(t) for t in found or ()]
     if found is None or all(len(t) == 1 for t in found) or None in spans:
         return None
@@ -192,15 +220,26 @@ def _compared(e: Expr) -> Expr:
             return rebuild(e, _compared)
 
 
-def _terms(e: Expr, own: frozenset[Axis]) -> tuple[Terms, int] | None:
-    """`e` as a sum of axes of `own` and a constant, if it is that."""
+class _Position(msgspec.Struct, frozen=True):
+    """`step` times the sum of `terms`, and the rest of an index."""
+
+    terms: Terms
+    step: int
+    rest: Affine
+
+
+def _position(e: Expr, own: frozenset[Axis]) -> _Position | None:
+    """`e` as a sum of axes of `own` and the rest, if there is such a sum in it."""
     if e.dtype is not DType.I64:
         return None
     whole = affine(e)
     terms = [(a, step) for a, step in whole.terms if isinstance(a, Axis) and a in own]
-    if not terms or len(terms) < len(whole.terms):
+    if not terms:
         return None
-    return tuple(sorted(terms, key=lambda t: t[0].name)), whole.constant
+    step = math.gcd(*(n for _, n in terms))
+    rest = tuple(t for t in whole.terms if t not in terms)
+    ordered = tuple(sorted(((a, n // step) for a, n in terms), key=lambda t: t[0].name))
+    return _Position(ordered, step, Affine(rest, whole.constant))
 
 
 def _coordinates(factor: Expr, own: frozenset[Axis]) -> tuple[Terms, ...] | None:
@@ -208,11 +247,10 @@ def _coordinates(factor: Expr, own: frozenset[Axis]) -> tuple[Terms, ...] | None
     found: dict[Terms, None] = {}
 
     def look(e: Expr) -> None:
-        known = _terms(e, own)
+        known = _position(e, own)
         if known is not None:
-            found[known[0]] = None
-            return
-        for x in children(e):
+            found[known.terms] = None
+        for x in children(e) if known is None else (x for x, _ in known.rest.terms):
             look(x)
 
     for x in loads(factor):
@@ -236,8 +274,9 @@ def _span(t: Terms) -> Interval | None:
 def _at(e: Expr, at: dict[Terms, tuple[Axis, int]]) -> Expr:
     """`e` at a position: each coordinate is an axis, from its first value on."""
     own = frozenset(a for t in at for a, _ in t)
-    known = _terms(e, own)
-    if known is not None:
-        axis, first = at[known[0]]
-        return Affine(((axis, 1),), first + known[1]).expr
-    return rebuild(e, lambda x: _at(x, at))
+    known = _position(e, own)
+    if known is None:
+        return rebuild(e, lambda x: _at(x, at))
+    axis, first = at[known.terms]
+    rest = tuple((_at(x, at), n) for x, n in known.rest.terms)
+    return Affine(((axis, known.step), *rest), known.step * first + known.rest.constant).expr
