@@ -281,3 +281,26 @@ def test_what_products_sum_over_stays_last_beside_layouts() -> None:
     products = [m for m in every if isinstance(m, Matmul)]
     assert products
     assert all(side.vector > 1 for m in products for side in (m.left, m.right))
+
+
+class Distances(torch.nn.Module):
+    """Attention with a bias for pairs of tokens behind the first `n`, which is added to a part of the scores where they are (as in MViT)."""
+
+    def __init__(self, n: int, columns: int, bias: torch.Tensor) -> None:
+        super().__init__()
+        self.n, self.columns, self.bias = n, columns, torch.nn.Parameter(bias)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = (q * 0.25) @ k.transpose(-1, -2)
+        scores[:, :, self.n :, self.columns :] += self.bias
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize(("n", "columns"), [(1, 1), (4, 4), (1, 0)])
+def test_sums_with_a_part_of_the_scores_are_biases(n: int, columns: int) -> None:
+    q, k, v = (torch.randn(2, 3, 197, 64) for _ in range(3))
+    model = Distances(n, columns, torch.randn(3, 197 - n, 197 - columns)).eval()
+    stage_of(model.half(), q.half(), k.half(), v.half())
+    options = monotile.Options(cache=False)
+    fast = monotile.compile(model.float(), (q, k, v), target="cpu", options=options)
+    torch.testing.assert_close(fast(q, k, v), model(q, k, v), rtol=1e-4, atol=1e-5)

@@ -109,7 +109,7 @@ def _merge_pointwise(program: Program) -> Program:
             return False
         if isinstance(consumer, Compute) and behind.stored_wider(producer, consumer):
             return False
-        once = uses.evaluations[name] <= producer.out.size
+        once = uses.evaluations[name] <= producer.out.size or _is_put_back(producer, consumer, uses)
         return once or _worth_repeating(producer, uses)
 
     return inline_chosen(program, decide)
@@ -151,6 +151,16 @@ class _Behind:
                 continue
             out |= self._of(made) if made.combiner is None else {x.tensor.name}
         return out
+
+
+def _is_put_back(p: Compute, consumer: Statement, uses: Uses) -> bool:
+    """Whether `consumer` alone reads `p`, and the tensor of which `p` has a changed part, as the rest: it evaluates neither where it has the
+    other. Not so for the epilogue of a reduction."""
+    if not isinstance(consumer, Compute) or consumer.combiner is not None:
+        return False
+    read, rest = ({x.tensor.name for x in loads(s.body) if x.tensor.size >= p.out.size} for s in (p, consumer))  # fmt: skip
+    alone = any(uses.readers[n] == 1 for n in read & uses.reductions)
+    return uses.readers[p.out.name] == 1 and not alone and not read.isdisjoint(rest)
 
 
 def _looks_up(p: Compute) -> bool:

@@ -11,7 +11,7 @@ from monotile.ir.expr import Load, axes_of, loads
 from monotile.ir.program import Compute, Program, statements
 from monotile.targets.target import Target
 
-MOST_BEHIND = 25  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`)
+MOST_BEHIND = 27  # elements per vector up to which a thread that transposes holds them all (`kernels/transpose`): a cube of three
 ROWS = 64  # of a product that are worth a copy of the weight
 Scattered = tuple[str, Load, int]  # statement, load, the dimension to come last
 

@@ -13,6 +13,7 @@ from monotile.config import Options
 from monotile.ir import scalar
 from monotile.ir.dtype import DType
 from monotile.ir.expr import (
+    COMPARE,
     Axis,
     Binary,
     Cast,
@@ -21,11 +22,13 @@ from monotile.ir.expr import (
     Load,
     Select,
     Unary,
+    axes_of,
     cast,
     children,
     const,
     idx,
     loads,
+    map_loads,
     rebuild,
     substitute,
 )
@@ -173,7 +176,7 @@ class _Simplifier:
                 if taken is not None:
                     return self.go(then if taken else otherwise)
                 t, o = self.under(c, True).go(then), self.under(c, False).go(otherwise)
-                return self.step(Select(c, t, o))
+                return self.step(Select(c, self._as_in(t, o, c, True), self._as_in(o, t, c, False)))
             case Binary("and" | "or" as op, a, b):
                 first = self.go(a)
                 return self.step(Binary(op, first, self.under(first, op == "and").go(b)))
@@ -183,6 +186,19 @@ class _Simplifier:
                 return Unary("isinf", Cast(Cast(self.go(inner), middle), dtype))
             case _:
                 return self.step(rebuild(e, self.go))
+
+    def _as_in(self, side: Expr, other: Expr, cond: Expr, value: bool) -> Expr:
+        """A side of a choice, with the loads of the other side where they are the same on this one, on which an axis has one value: sums
+        written to the rest of a matrix have all its elements at one place."""
+        if not isinstance(cond, Binary) or cond.op not in COMPARE:
+            return side
+        ranges = self.ranges.under(cond, value)
+        fixed = {a: r.lo for a in axes_of(cond) if (r := ranges.of(a)) and r.lo == r.hi}
+        if not fixed:
+            return side
+        here = {a.name: idx(n) for a, n in fixed.items()}
+        same = {substitute(x, here): x for x in loads(other)}
+        return map_loads(side, lambda x: same.get(x, x))
 
     def step(self, e: Expr) -> Expr:
         """`e`, whose operands are simplified, simplified."""
