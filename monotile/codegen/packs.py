@@ -206,10 +206,7 @@ class PackEmitter(PlacedEmitter):
         if vector is not None and not self.facts:
             packs = self._packs(cond, (then, otherwise), choice=choice)
         if vector is not None and packs is None and choice and (found := self._elements(e)):
-            pack = self.writer.fresh("p")
-            starts = [plus(*self.address(x.tensor, x.index, place)) for x, place, _ in found]
-            self.select(pack, e, found, starts, 1)
-            return self.name(e, e.dtype, lambda _: self.lane_value(pack, e.dtype, "0"))
+            return self.name(e, e.dtype, lambda _: self._element(e, found))
         if vector is None or packs is None:
             return super()._guarded(e, cond, then, otherwise)
         if choice:
@@ -243,6 +240,12 @@ class PackEmitter(PlacedEmitter):
                 found.append((x, place, when))
         return found
 
+    def _element(self, e: Expr, found: Sequence[Guarded]) -> str:
+        """Text of the selected one of the elements that `_elements` gives, loaded here."""
+        pack = self.writer.fresh("p")
+        self.select(pack, e, found, 1)
+        return self.lane_value(pack, e.dtype, "0")
+
     def _guarded_pack(self, packs: Sequence[Guarded], e: Expr) -> str:
         """The name of a pack with the load of `e` whose conditions hold, zeros if none do."""
         vector, pack = self._vector, self.writer.fresh("p")
@@ -251,8 +254,7 @@ class PackEmitter(PlacedEmitter):
         with self.writer.at(vector.outer):
             alike = [self._is_same(x) for x, *_ in packs]
             if len(packs) > 1 and not any(alike) and all(map(self._from_memory, packs)):
-                starts = [self._start(x, place) for x, place, _ in packs]
-                self.select(pack, e, packs, starts, vector.lane.extent)
+                self.select(pack, e, packs, vector.lane.extent)
                 return pack
             tests = [self._test(when) for _, _, when in packs]
             with self.zeros_unless(pack, kind) as words:
@@ -282,9 +284,9 @@ class PackEmitter(PlacedEmitter):
         constant = all(t.name in self.constant for t in tensors)
         return "load_constant" if constant else "load"
 
-    def _start(self, x: Load, place: Place) -> str:
+    def _start(self, x: Load, place: Place, width: int) -> str:
         """Text of the address of the pack of `x`."""
-        first = self._first(x.tensor, x.index, place)
+        first = x.index if width == 1 else self._first(x.tensor, x.index, place)
         assert first is not None
         return plus(*self.address(x.tensor, first, place))
 
@@ -292,11 +294,10 @@ class PackEmitter(PlacedEmitter):
         """Text of the condition that all of `when` hold."""
         return " && ".join(f"{'' if holds else '!'}{self.value(c)}" for c, holds in when)
 
-    def select(
-        self, pack: str, e: Expr, parts: Sequence[Guarded], starts: Sequence[str], width: int
-    ) -> None:
-        """Defines `pack` as `width` neighbours of the selected one of `parts`, by one load from one of `starts`; loads under separate
+    def select(self, pack: str, e: Expr, parts: Sequence[Guarded], width: int) -> None:
+        """Defines `pack` as `width` neighbours of the selected one of `parts`, by one load from one of their addresses; loads under separate
         branches would wait for one another."""
+        starts = [self._start(x, place, width) for x, place, _ in parts]
         tests = [self._test(when) for _, _, when in parts]
         storage, at = STORAGE[e.dtype], self.writer.fresh("at")
         *_, text = starts

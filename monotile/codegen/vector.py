@@ -114,8 +114,7 @@ class VectorEmitter(PackEmitter):
         if not found:
             return {}
         pack = self.writer.fresh("p")
-        starts = [plus(*self.address(x.tensor, x.index, place)) for x, place, _ in found]
-        self.select(pack, e, found, starts, 1)
+        self.select(pack, e, found, 1)
         return {e: pack}
 
     def _give(

@@ -223,6 +223,8 @@ class Builder:
         distinct: bool = False,
     ) -> None:
         axes, index, value = writes
+        if base.dtype is DType.BOOL:  # sums and products of truth values, as PyTorch has them
+            combiner = {"sum": "any", "prod": "all"}.get(combiner or "", combiner)
         if combiner is not None and base.dtype.is_float8:
             raise Unsupported(f"{combiner} of {base.dtype} in place")
         value = cast(value, base.dtype)

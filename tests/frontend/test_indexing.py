@@ -85,6 +85,16 @@ def test_scatters() -> None:
             "element": lambda x, s, i: put(x, -1, -2, value=3.0),
             "mask": lambda x, s, i: put(x, x > 0, value=0.5),
             "mask_of_rows": lambda x, s, i: put(x, x[:, 0] > 0, value=x[0]),
+            "accumulate_truth": lambda x, s, i: (x > 0).index_put(
+                (i[1],), x[:3] > 1, accumulate=True
+            ),
+            "accumulate_truth_at_mask": lambda x, s, i: (x > 0).index_put(
+                (x[:, 1] > 0,), torch.tensor(True), accumulate=True
+            ),
+            "truth_product": lambda x, s, i: (x < 1).scatter_reduce(1, i, s > 0, "prod"),
+            "index_add_truth": lambda x, s, i: (x[0, 0] > 5).index_add(
+                0, i[0, :1] * 0, x[1, 1] < 9
+            ),
             "scatter_scalar": lambda x, s, i: x[0, 0].scatter_add(0, i[0, 0] * 0, s[0, 0]),
             "index_put_tensor": lambda x, s, i: put(x, i[0], value=1.5),
             "diagonal_scatter": lambda x, s, i: x.diagonal_scatter(x[:, 0], 1),

@@ -7,6 +7,8 @@ from torch.export import Dim
 
 import monotile
 from monotile.config import Options
+from tests.codegen.emulate import COMPILER
+from tests.codegen.emulate_model import Emulated
 
 OPTIONS = Options(cache=False)
 
@@ -14,6 +16,11 @@ OPTIONS = Options(cache=False)
 class Scanned(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.cumsum(x, 1), torch.cumprod(1 + x * 1e-3, 1), torch.cumsum(x > 0, 1)
+
+
+class Sums(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x, 0)
 
 
 def check(fast: nn.Module, n: int) -> None:
@@ -33,3 +40,11 @@ def test_any_number() -> None:
     fast = monotile.compile(Scanned(), (torch.randn(2, 50),), dynamic_shapes=shapes, target="cpu", options=OPTIONS)  # fmt: skip
     for n in (2, 63, 64, 65, 4096, 4097, 20000):
         check(fast, n)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
+def test_one_total_for_all_lanes() -> None:
+    """What is before a block is loaded where it is used, once for all elements that a thread has of it."""
+    x = torch.randint(0, 5, (20000,)).double()
+    fast = Emulated(Sums(), (x,), workers=3)
+    assert torch.equal(fast(x)[0], x.cumsum(0))

@@ -18,12 +18,17 @@ OPTIONS = Options(cache=False)
 
 
 class First(nn.Module):
-    def __init__(self, k: int, **how: Any) -> None:
+    """share: of how many elements one is selected besides `k`; 0 for no more than these."""
+
+    def __init__(self, k: int, share: int = 0, **how: Any) -> None:
         super().__init__()
-        self.k, self.how = k, how
+        self.k, self.share, self.how = k, share, how
+
+    def count(self, n: int) -> int:
+        return self.k + (n // self.share if self.share else 0)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.topk(x, self.k, **self.how))
+        return tuple(torch.topk(x, self.count(x.shape[self.how.get("dim", -1)]), **self.how))
 
 
 def numbers(*shape: int) -> torch.Tensor:
@@ -52,7 +57,7 @@ def check(fast: Callable[..., Any], model: First, x: torch.Tensor, **how: int) -
     assert torch.equal(_bits(x.gather(d, places)), _bits(values))
     down = model.how.get("largest", True)
     order = torch.argsort(_plain(x), dim=d, descending=down, stable=True)
-    assert torch.equal(places, order.narrow(d, 0, model.k))
+    assert torch.equal(places, order.narrow(d, 0, model.count(x.shape[d])))
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
@@ -74,8 +79,9 @@ def test_as_pytorch(name: str) -> None:
     check(fast, model, x)
 
 
-def test_any_number() -> None:
-    model, most = First(100), MANY + 200
+@pytest.mark.parametrize("model", [First(100), First(1, share=9)], ids=["some", "a share"])
+def test_any_number(model: First) -> None:
+    most = MANY + 200
     fast = monotile.compile(
         model, (torch.randn(2, 500),), target="cpu", options=OPTIONS,
         dynamic_shapes=({1: Dim("n", min=100, max=most)},),

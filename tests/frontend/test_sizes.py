@@ -56,6 +56,7 @@ ALONG: dict[str, Callable[[torch.Tensor], object]] = {
     "views": lambda x: x.view(2, x.shape[1], 2, 3).transpose(1, 2).reshape(4, x.shape[1], 3),
     "expanded": lambda x: (x.mean(1, keepdim=True).expand_as(x), x[:, None].expand(-1, 3, -1, -1), x.repeat(1, 2, 1), x.repeat_interleave(2, 1)),
     "gathered": lambda x: (x.gather(1, (x * 0).long()), x[:, (x[0, :, 0] * 0).long()], F.embedding((x > 0).long()[..., 0], torch.eye(4))),
+    "listed": lambda x: (torch.nonzero_static(x[0, :, 0] > 0, size=x.shape[1]), x + 1),
     "written": lambda x: (x.index_add(1, torch.arange(x.shape[1]), x), x.scatter_add(1, (x * 0).long(), x), torch.zeros(2, 12, 6).index_add(1, torch.arange(x.shape[1]), x)),
     "one_hot": lambda x: F.one_hot((x[..., 0] > 0).long(), 2),
     "chosen": lambda x: torch.where(x > 0, x, x.mean(1, keepdim=True)),

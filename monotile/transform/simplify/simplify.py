@@ -196,7 +196,7 @@ class _Simplifier:
         fixed = {a: r.lo for a in axes_of(cond) if (r := ranges.of(a)) and r.lo == r.hi}
         if not fixed:
             return side
-        here = {a.name: idx(n) for a, n in fixed.items()}
+        here: dict[str, Expr] = {a.name: idx(n) for a, n in fixed.items()}
         same = {substitute(x, here): x for x in loads(other)}
         return map_loads(side, lambda x: same.get(x, x))
 

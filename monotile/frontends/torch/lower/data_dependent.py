@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
 from monotile.frontends.builder import Builder, broadcast_shape, element, load
 from monotile.frontends.torch.lower import scalar as s
 from monotile.frontends.torch.lower.masks import counted
@@ -39,8 +41,9 @@ def places(b: Builder, x: Tensor, size: int) -> Tensor:
 
 
 def _define(b: Builder, size: int, mask: Tensor) -> None:
-    """Defines `size` as the number of true elements of the mask."""
-    if isinstance(size, Size) and size.expr.is_Symbol and str(size.expr) not in b.sizes:
+    """Defines `size` as the number of true elements of the mask, if it is a symbol that stands for a number of the data."""
+    symbols = free_unbacked_symbols(size.expr) if isinstance(size, Size) else ()
+    if isinstance(size, Size) and size.expr in symbols and str(size.expr) not in b.sizes:
         b.sizes[str(size.expr)] = b.emit(
             (), DType.I64, lambda *r: cast(load(mask, r), DType.I64), reduce=mask.shape, combiner="sum", part="size",
         )  # fmt: skip

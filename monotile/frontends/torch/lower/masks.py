@@ -62,6 +62,7 @@ def masked_put(
         raise Unsupported("a mask after other dimensions, with one value an element")
     count = counted(b, mask, mask.shape) if listed else None
     wide = x.dtype.compute
+    plus = s.either if x.dtype is DType.BOOL else s.add
 
     def body(*i: Expr) -> Expr:
         own = i[first : first + rank]
@@ -70,7 +71,7 @@ def masked_put(
             k = s.sub(load(count, [_position(mask.shape, own)]), 1)
         at = broadcast(values.shape, [*i[:first], k, *i[first + rank :]])
         old, new = cast(load(x, i), wide), cast(load(values, at), wide)
-        return s.select(load(mask, own), s.add(old, new) if accumulate else new, old)
+        return s.select(load(mask, own), plus(old, new) if accumulate else new, old)
 
     return b.result(body)
 

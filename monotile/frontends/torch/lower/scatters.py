@@ -168,7 +168,7 @@ def _index_write(
         return v if scale == 1 else s.mul(v, scale)
 
     if not x.shape:  # one element, which the one index cannot miss
-        return b.result(lambda: _COMBINED[combiner](raised(x, ()), scaled((idx(0),))))
+        return b.scatter(x, [1], lambda k: ((), scaled((k,))), combiner)
     d = wrap(dim, len(x.shape))
     extents = [*x.shape[:d], index.size, *x.shape[d + 1 :]]
 
@@ -177,15 +177,6 @@ def _index_write(
         return along(i, d, lambda _: index_at(index, own)), scaled(i)
 
     return b.scatter(x, extents, point, combiner, distinct=index.name in b.permutations)
-
-
-_COMBINED: Mapping[str | None, Callable[[Expr, Expr], Expr]] = {
-    None: lambda _, new: new,
-    "sum": s.add,
-    "prod": s.mul,
-    "max": s.maximum,
-    "min": s.minimum,
-}
 
 
 def index_add(

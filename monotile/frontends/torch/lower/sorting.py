@@ -45,7 +45,7 @@ def _order(b: Builder, x: Tensor, d: int, descending: bool, shape: Sequence[int]
         return _of_ranks(b, counted_ranks(b, x, d, values, descending), d, shape)
     keys = keyed(b, x, d, values, descending)
     if keys is not None and int(n) >= MANY and 0 < int(k) <= int(n) // SHARE:
-        places = first_places(b, keys, d, int(k))
+        places = first_places(b, keys, d, k)
         few = b.emit(shape, DType.I64, lambda *i: load(keys, along(i, d, lambda _: load(places, i))), part="few")  # fmt: skip
         order = _of_ranks(b, _ranks(b, few, d, _less, distinct=True), d, shape)
         return b.emit(shape, DType.I64, lambda *i: load(places, along(i, d, lambda _: load(order, i))), part="in_order")  # fmt: skip
