@@ -7,6 +7,7 @@ that the host changes. This pass decides which ones pay.
 
 from collections.abc import Callable, Mapping
 
+from monotile.analysis.affine import affine
 from monotile.analysis.contraction import contraction
 from monotile.analysis.cost import cost, dearest, guarded_load, index_only, size
 from monotile.analysis.uses import Uses
@@ -154,13 +155,27 @@ class _Behind:
 
 
 def _is_put_back(p: Compute, consumer: Statement, uses: Uses) -> bool:
-    """Whether `consumer` alone reads `p`, and the tensor of which `p` has a changed part, as the rest: it evaluates neither where it has the
-    other. Not so for the epilogue of a reduction."""
+    """Whether `consumer` alone reads `p`, a changed part of a tensor, and the rest of that tensor, each element at its own place: it evaluates
+    neither where it has the other. Not so for the epilogue of a reduction."""
     if not isinstance(consumer, Compute) or consumer.combiner is not None:
         return False
-    read, rest = ({x.tensor.name for x in loads(s.body) if x.tensor.size >= p.out.size} for s in (p, consumer))  # fmt: skip
-    alone = any(uses.readers[n] == 1 for n in read & uses.reductions)
-    return uses.readers[p.out.name] == 1 and not alone and not read.isdisjoint(rest)
+    read, rest = ([x for x in loads(s.body) if x.tensor.size >= p.out.size] for s in (p, consumer))
+    names = {x.tensor.name for x in rest}
+    shared = [x for x in read if x.tensor.name in names]
+    alone = any(uses.readers[x.tensor.name] == 1 for x in read if x.tensor.name in uses.reductions)
+    if not shared or alone or uses.readers[p.out.name] != 1:
+        return False
+    at = [y.index for y in loads(consumer.body) if y.tensor == p.out]
+    return all(_stays(x, p, index, consumer) for x in shared for index in at)
+
+
+def _stays(x: Load, p: Compute, at: tuple[Expr, ...], consumer: Compute) -> bool:
+    """Whether an element of `p` at `at` reads `x` at the place of the result of `consumer`, or at one that is the same along some axes."""
+    here = {a.name: i for a, i in zip(p.axes, at, strict=True)}
+    if len(x.index) != len(consumer.axes):
+        return False
+    places = (affine(substitute(i, here)) for i in x.index)
+    return all(w == affine(a) or not w.terms for w, a in zip(places, consumer.axes, strict=True))
 
 
 def _looks_up(p: Compute) -> bool:
