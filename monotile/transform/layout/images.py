@@ -51,9 +51,7 @@ LEAST = 4  # rows and columns from which on a product has tiles
 ALIASED = 1024  # bytes between neighbours of which few share a first-level cache: 16 lines of 64 bytes in 4 of its sets
 REPEATED = 1.5  # windows that read a position, on average, from which on it is computed once
 
-Terms = tuple[
-    tuple[Axis, int], ...
-]  # of a coordinate: axes with their coefficients, which have no common divisor
+Terms = tuple[tuple[Axis, int], ...]  # of a coordinate: axes, coefficients without common divisor
 
 
 class _Image(msgspec.Struct, frozen=True):
@@ -126,18 +124,15 @@ def _made(
         return None
     if min(math.prod(c.axes[p].extent for p in side) for side in (found.m, found.n)) < LEAST:
         return None
-    if target.has.wide_copies:
+    wide = target.has.wide_copies
+    if wide:
         factors = [x for x in (found.left, found.right) if _is_scattered(x, c, held)]
     elif all(by_words(x.dtype, target.instructions) for x in (found.left, found.right)):
         factors = [found.left, found.right]
     else:
         factors = [c.body.b if found.swapped else c.body.a]
     for factor in factors:
-        if (
-            isinstance(factor, Load)
-            and _line(factor.tensor) % ALIASED
-            and not target.has.wide_copies
-        ):
+        if not wide and isinstance(factor, Load) and _line(factor.tensor) % ALIASED:
             continue  # read in place without an image
         whole = map_loads(factor, lambda x: _inlined(x, alone))
         image = _image(c, whole, names, target)
