@@ -13,6 +13,8 @@ from monotile.analysis.dependence import loads_of
 from monotile.ir.expr import Axis, Binary, Const, Expr, Load, axes_of
 from monotile.ir.program import Compute, Program, Scatter, expressions, statements
 
+# Bytes of a tensor from which on a first-level cache does not keep it between readings.
+LARGE = 1 << 15
 Extents = Mapping[str, int]  # of axes, by name, within the region looked at
 
 

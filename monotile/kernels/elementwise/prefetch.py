@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Sequence, Set
 
 from monotile.analysis.guarded import choices
+from monotile.analysis.reuse import LARGE
 from monotile.codegen.view import View
 from monotile.ir.bounds import in_bounds
 from monotile.ir.expr import Axis, Expr, Load, Select, axes_of, loads
@@ -20,8 +21,6 @@ WHOLE = 4  # registers of a whole vector
 LONG = (
     12  # with so many more iterations than are in flight, twice as many are, in twice the registers
 )
-# Least bytes of a "large" tensor: smaller ones are in the L1 cache after an iteration.
-LARGE = 1 << 15
 
 
 def prefetch(where: Prefetching, at: str) -> tuple[Prefetch, ...]:

@@ -13,6 +13,7 @@ import msgspec
 
 from monotile.analysis.affine import offset
 from monotile.analysis.contraction import contraction
+from monotile.analysis.reuse import LARGE
 from monotile.analysis.uses import Uses
 from monotile.ir.expr import Axis, Expr, Load, Tensor, axes_of, idx, loads, map_loads, substitute
 from monotile.ir.program import Compute, Program, Statement, statements
@@ -21,7 +22,6 @@ from monotile.transform.rewrite import Body, map_bodies, map_exprs, map_program
 Order = tuple[int, ...]  # of dimensions: entry k is the old dimension
 
 ROUNDS = 8  # limit of the chain of readers to follow
-LARGE = 1 << 15  # bytes that a first-level cache does not hold beside others
 
 
 class Arrangement(msgspec.Struct, frozen=True):

@@ -3,8 +3,8 @@
 A convolution reads each position of an image in several windows. What it reads may be more than a load: zero padding, one of several images
 side by side, a normalised value, an enlarged image. A register tile that reads its operand in place needs one load, whose address is a part
 that depends on the row plus a part that depends on the term. So such a factor is computed for all positions first, as a separate image
-including padding, and the product reads that. Where operands are copied in wide pieces, that is worth it for images of which no two
-elements that a window or a row reads one after the other lie side by side (squares of pixels read as channels).
+including padding, and the product reads that. Where operands are copied in wide pieces, that is worth it for images of which fewer bytes
+than a piece lie side by side along each axis (squares of pixels read as channels).
 
 A position is given by the sums of axes on which the factor depends: `i1 + r1` of a row and a tap is one coordinate.
 """
@@ -118,7 +118,7 @@ def _made(
     c: Compute, alone: Mapping[str, Compute], held: Container[str], names: Names, target: Target
 ) -> tuple[Expr, _Image] | None:
     """The image of a factor of `c`, if `c` is a product for which that is worth it: of the left factor; for products of words of either
-    factor, in its stored order. held: the weights."""
+    factor, in its stored order; where copies are wide, of a scattered one. held: the weights."""
     found = contraction(c)
     if found is None or found.grains or c.live or not isinstance(c.body, Binary):
         return None

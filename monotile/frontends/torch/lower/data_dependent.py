@@ -42,8 +42,9 @@ def places(b: Builder, x: Tensor, size: int) -> Tensor:
 
 def _define(b: Builder, size: int, mask: Tensor) -> None:
     """Defines `size` as the number of true elements of the mask, if it is a symbol that stands for a number of the data."""
-    symbols = free_unbacked_symbols(size.expr) if isinstance(size, Size) else ()
-    if isinstance(size, Size) and size.expr in symbols and str(size.expr) not in b.sizes:
+    if not isinstance(size, Size) or str(size.expr) in b.sizes:
+        return
+    if size.expr in free_unbacked_symbols(size.expr):
         b.sizes[str(size.expr)] = b.emit(
             (), DType.I64, lambda *r: cast(load(mask, r), DType.I64), reduce=mask.shape, combiner="sum", part="size",
         )  # fmt: skip
