@@ -88,6 +88,7 @@ class Adaptive(nn.Module):
         return self.loss.predict(x), found.output, found.loss
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("label", [[0, 4, 8], [7, 7, 7]])
 def test_adaptive_softmax(label: list[int]) -> None:
     check(Adaptive().eval(), (torch.randn(3, 8), torch.tensor(label)))

@@ -145,6 +145,7 @@ def test_derivatives_of(name: str) -> None:
     check(Slope(function).eval(), tuple(torch.randn(shape) for shape in shapes))
 
 
+@pytest.mark.wide
 def test_forward_over_reverse() -> None:
     """PyTorch has the powers' factors as numbers where it has tensors of others."""
 

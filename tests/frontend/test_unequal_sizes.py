@@ -114,6 +114,7 @@ def test_the_result_has_the_size_of_the_branch_taken(function: Callable[[T], Any
         torch.testing.assert_close(compiled(given), function(given))
 
 
+@pytest.mark.wide
 def test_of_dynamic_sizes() -> None:
     def cut(x: T) -> T:
         if x.sum() > 0:

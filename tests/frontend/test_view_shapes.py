@@ -50,6 +50,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("layers", [1, wide(2)])
 def test_windows_of_open_images(layers: int) -> None:
     check(Windows(layers), image, SHAPES, [(1, 2, 6), (3, 8, 8), (2, 4, 8), (1, 8, 2), (2, 4, 4)])

@@ -52,6 +52,7 @@ def test_an_answer() -> None:
     assert written[: int(last) + 1].tolist() == right[0].tolist()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", [torch.float16, wide(torch.bfloat16)], ids=str)
 def test_several_tokens_at_once(dtype: torch.dtype) -> None:
     """Of each token it is known from where on it sees nothing."""

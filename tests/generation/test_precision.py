@@ -41,6 +41,7 @@ def test_bfloat16(name: str) -> None:
         assert 0 < found <= 1.5 * theirs
 
 
+@pytest.mark.wide
 def test_ten_thousand_tokens() -> None:
     """It neither hangs nor goes astray: each token is the likeliest behind those before it."""
     sizes = {"vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 10_016}  # fmt: skip

@@ -96,6 +96,7 @@ def test_it_compiles_for_a_gpu() -> None:
     assert "monotile_kernel" in reader.kernel.source
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(COMPILER is None, reason="the emulator needs g++")
 @pytest.mark.parametrize("dtype", [wide(torch.float16), torch.bfloat16], ids=str)
 def test_layers_that_are_a_loop_stream_their_keys(dtype: torch.dtype) -> None:
@@ -174,6 +175,7 @@ def _same_caches(
         torch.testing.assert_close(torch.from_numpy(x)[:, :, : int(end)], right)
 
 
+@pytest.mark.wide
 def test_a_model_that_fixes_the_number_of_tokens() -> None:
     """It reads so many at a time, those behind the prompt too."""
 
@@ -195,6 +197,7 @@ def test_a_model_that_fixes_the_number_of_tokens() -> None:
         assert torch.equal(lm.generate(prompt(count), 6), expected(plain, prompt(count), 6))
 
 
+@pytest.mark.wide
 def test_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workspace that is too large makes chunks shorter."""
     monkeypatch.setattr("monotile.generation.prompt.ROOM", 1)

@@ -20,6 +20,7 @@ OPTIONS = Options()
 KINDS = ("gpt2",)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("spec", [s if name(s) in KINDS else wide(s) for s in CASES], ids=name)
 def test_the_source_of_choices_and_of_a_plan_from_json(spec: Spec) -> None:
     model, call = deep(spec, 2).make()

@@ -27,7 +27,14 @@ def _philox(counter: Tensor, key: Tensor) -> Tensor:
     return words[0] | words[1] << 32
 
 
+def _shape_of_philox(counter: Tensor, key: Tensor) -> Tensor:
+    return counter.new_empty(torch.broadcast_shapes(counter.shape, key.shape))
+
+
 _LIBRARY.impl("philox", _philox, "CompositeExplicitAutograd")
+_LIBRARY.impl(
+    "philox", _shape_of_philox, "Meta"
+)  # a trace would run some hundred operators instead
 _OP: Any = torch.ops.monotile.philox.default
 
 
