@@ -61,6 +61,7 @@ from monotile.transform.layout.join_reductions import join_reductions
 from monotile.transform.layout.merge_axes import merge_axes
 from monotile.transform.layout.pad_channels import pad_channels
 from monotile.transform.layout.pad_outputs import pad_outputs
+from monotile.transform.layout.pad_slices import pad_slices
 from monotile.transform.layout.part_axes import part_axes
 from monotile.transform.layout.reindex import reindex_reductions
 from monotile.transform.layout.split_slices import split_slices
@@ -100,11 +101,9 @@ PREFETCH = capability("prefetch")
 # fmt: off
 ANY_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("mask_stacks", rewrite(mask_stacks),
-         "Before inlining: the masks of stacks are pointwise, and their readers may take them in.",
-         sets=("stacks masked",)),
+         "Before inlining: the masks of stacks are pointwise, and their readers may take them in.", sets=("stacks masked",)),
     Pass("list_nonzeros", rewrite(list_nonzeros),
-         "First, while what is stated of zeros is a statement of its own, which inlining takes in. Layers go along lists alike, and roll.",
-         sets=("masks listed",)),
+         "First, while what is stated of zeros is a statement of its own, which inlining takes in. Layers go along lists alike, and roll.", sets=("masks listed",)),
     Pass("inline_views", rewrite(inline_views),
          "Views between operators hide that layers are equal.", needs=("stacks masked",), sets=("views inlined",)),
     Pass("eliminate_dead_code", rewrite(eliminate_dead_code),
@@ -115,8 +114,7 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          "Comparisons are canonical, and views inlined. Before layers are rolled and siblings fused: a bag of one is no reduction.",
          needs=("views inlined", "simplified"), sets=("reductions shortened",)),
     Pass("crop", rewrite(crop),
-         "Before layers are rolled, of which the last may be read in part. Views are inlined, and indices canonical.",
-         needs=("views inlined", "simplified"), sets=("cropped",)),
+         "Before layers are rolled, of which the last may be read in part. Views are inlined, and indices canonical.", needs=("views inlined", "simplified"), sets=("cropped",)),
     Pass("separate_terms", rewrite(separate_terms),
          "After cropping, which leaves out the shares that nobody reads. Before layers are rolled and exponentials inlined.",
          needs=("views inlined", "cropped"), sets=("terms separated",), where=(EXACTER,)),
@@ -224,6 +222,9 @@ FOR_TARGET: tuple[Pass[ProgramState], ...] = (
     Pass("make_images", rewrite_for_target(make_images),
          "After layouts, of which images have theirs. After inlining, which would take them in again.",
          needs=("own bases", "pointwise inlined"), sets=("images made",), after=("layouts chosen",)),
+    Pass("pad_slices", rewrite_for_target(pad_slices),
+         "After layouts, by which columns are last. Before rows are padded, which leaves odd slices of a row.",
+         needs=("own bases", "pointwise inlined"), sets=("slices padded",), after=("layouts chosen",), where=(WIDE_COPIES,)),
     Pass("round_factors", rewrite_for_target(round_factors),
          "After layouts: copies in another order round what they copy.",
          needs=("own bases",), sets=("factors rounded",), after=("layouts chosen",)),

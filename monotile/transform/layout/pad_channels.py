@@ -10,81 +10,47 @@ from types import MappingProxyType
 import msgspec
 
 from monotile.analysis.affine import contiguous_run, offset
-from monotile.analysis.uses import mentions
 from monotile.analysis.windows import Window, windows_of
-from monotile.errors import InternalError
 from monotile.ir.expr import (
     Axis,
     Binary,
-    Const,
     Expr,
     Load,
-    Select,
     SizeTensor,
     Tensor,
-    const,
     map_loads,
     substitute,
     walk,
 )
 from monotile.ir.program import Compute, Program, Statement
 from monotile.targets.target import Target
-from monotile.transform.layout.padding import padded_copy
+from monotile.transform.layout.padding import padded_copy, with_copies
 from monotile.transform.names import Names
-from monotile.transform.rewrite import Body, map_bodies, with_body
+from monotile.transform.rewrite import map_program
 
 RUN = 8  # contiguous bytes of channels from which on padding pays
 MOST = 4 / 3  # tolerated increase of the work
 
 
 def pad_channels(program: Program, target: Target) -> Program:
-    """`program` with products that read windows of too few channels reading padded copies of an image and of a kernel, or a computed one
-    that is padded itself where nobody else reads it."""
+    """`program` with products that read windows of too few channels reading padded copies of image and kernel."""
     windows = windows_of(program) if target.has.wide_copies else {}
-    names, kept = Names(program), {t for t, n in mentions(program).items() if n > 1}
-    kept |= {*program.watched}
-    given = {t.name for t in (*program.inputs, *(w.tensor for w in program.weights))}
-    first = list[Compute]()
+    names, made = Names(program), list[tuple[Tensor, Compute]]()
 
-    def padded(body: Body) -> Body:
-        out = list[Statement]()
-        for s in (map_bodies(s, padded) for s in body):
-            w = windows.get(s.out.name) if isinstance(s, Compute) else None
-            if not isinstance(s, Compute) or w is None or w.kernel is None or not (few := _padding(s, w)):  # fmt: skip
-                out.append(s)
-                continue
-            image = _copy(w.image.tensor, w.channel, few, names, _sizes(s, w.image))
-            kernel = _copy(w.kernel.tensor, w.depth, few, names)
-            copies = {w.image.tensor: image, w.kernel.tensor: kernel}
-            for t, copy in copies.items():
-                if t.name in given:
-                    first.append(copy)
-                elif t.name in kept or not _made_as(out, t, copy):
-                    out.append(copy)
-            out.append(_reading(s, w, {t: copy.out for t, copy in copies.items()}, few))
-        return tuple(out)
+    def padded(s: Statement) -> Statement:
+        w = windows.get(s.out.name) if isinstance(s, Compute) else None
+        if w is None or not isinstance(s, Compute) or w.kernel is None:
+            return s
+        few = _padding(s, w)
+        if not few:
+            return s
+        image = _copy(w.image.tensor, w.channel, few, names, _sizes(s, w.image))
+        kernel = _copy(w.kernel.tensor, w.depth, few, names)
+        copies = {w.image.tensor: image, w.kernel.tensor: kernel}
+        made.extend(copies.items())
+        return _reading(s, w, {t: copy.out for t, copy in copies.items()}, few)
 
-    body = padded(program.body)
-    return with_body(program, (*first, *body) if first else body)
-
-
-def _made_as(body: list[Statement], t: Tensor, copy: Compute) -> bool:
-    """Whether an element-wise statement of `body` that makes `t` could be replaced by one that makes `copy`, as has been done."""
-    for p, s in enumerate(body):
-        if isinstance(s, Compute) and s.out == t and s.combiner is None and not s.live:
-            body[p] = msgspec.structs.replace(copy, body=_inlined(copy.body, s), origin=s.origin)
-            return True
-    return False
-
-
-def _inlined(e: Expr, s: Compute) -> Expr:
-    """`e`, a masked Load of what `s` makes, with its definition."""
-    match e:
-        case Select(inside, Load() as x, Const()):
-            at = dict(zip((a.name for a in s.axes), x.index, strict=True))
-            return Select(inside, substitute(s.body, at), const(0.0, s.body.dtype))
-        case _:
-            raise InternalError(f"a padded copy that is no masked one: {e}")
+    return with_copies(map_program(program, padded), made)
 
 
 def _padding(c: Compute, w: Window) -> int:

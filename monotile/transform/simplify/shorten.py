@@ -4,7 +4,8 @@
          = sum over j < W of where(first(i) + j < end(i), w[ids[first(i) + j]], 0)
 
 W is the longest of all such ranges. Conditions are evaluated at each point, and those that always hold are dropped. Where a comparison
-selects one term, possibly by data, the sum is that term (`single_terms.py`).
+selects one term, possibly by data, the sum is that term (`single_terms.py`). Large windows are reduced by one dimension after the other
+(`separate_windows.py`).
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from monotile.ir.program import Compute, Program, Statement
 from monotile.ir.scalar import Array
 from monotile.transform.rewrite import map_program
 from monotile.transform.simplify.dce import eliminate_dead_code
+from monotile.transform.simplify.separate_windows import separate_windows
 from monotile.transform.simplify.simplify import simplify_compute, without_unit_axes
 from monotile.transform.simplify.single_terms import Matrices, compared, single_term
 
@@ -52,7 +54,7 @@ def shorten_reductions(program: Program) -> Program:
     """`program` with such reductions over the selected terms; the same object if there are none."""
     matrices = compared(program)
     found = map_program(program, lambda s: _shortened(s, matrices))
-    return program if found is program else eliminate_dead_code(found)
+    return separate_windows(program if found is program else eliminate_dead_code(found))
 
 
 def _shortened(s: Statement, matrices: Matrices) -> Statement:
