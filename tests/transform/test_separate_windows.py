@@ -46,7 +46,7 @@ WHOLE = {
 @pytest.mark.parametrize("name", [*APART, *WHOLE])
 def test_poolings(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    model, x = Call((APART | WHOLE)[name]), torch.randn(2, 6, 19, 22).to(dtype)
+    model, x = Call((APART | WHOLE)[name]), torch.randn(2, 6, 33, 30).to(dtype)
     run = Emulated(model, (x,), workers=8)
     apart = any(isinstance(s, Compute) and "_rows" in s.out.name for s in run.program.body)
     assert apart == (name in APART)
