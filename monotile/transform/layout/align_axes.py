@@ -4,7 +4,8 @@ A pointwise reader that reads a tensor under permuted axes, or with axes of exte
 its shape. The tensor is then computed in the reader's shape, and the indices of all other readers are adapted; the arithmetic stays the
 same. A reader that adds axes of extent 1 to statistics (`keepdim`) drops them instead, if its shape is free: a variance stays in the
 shape of its mean. If the only reader of an element-wise statement walks it in another order, its dimensions are permuted to that order.
-If only products read it, its dimensions lie as those of its operands, where these let it read others once and not again and again.
+If only products read it, its dimensions lie as those of its operands, where these let it read others once and not again and again. What
+mixes a few planes is a plane for each result, if its readers walk it so or are products.
 """
 
 from collections.abc import Iterator, Mapping
@@ -151,11 +152,40 @@ def _as_operands_lie(program: Program) -> dict[str, Arrangement]:
     walked = {x.tensor.name for s in every if contraction(s) is None for x in loads(s.body)}
     found: dict[str, Arrangement] = {}
     for s in every:
-        if s.combiner is None and s.out.name not in uses.whole and s.out.name not in walked:
-            order = _order_of_operands(s)
-            if order is not None and _is_read_repeatedly(s, order):
-                found[s.out.name] = permuted(s.out, order, s.out.name)
+        if s.combiner is not None or s.out.name in uses.whole:
+            continue
+        order = _order_of_operands(s) if s.out.name not in walked else None
+        if order is not None and _is_read_repeatedly(s, order):
+            found[s.out.name] = permuted(s.out, order, s.out.name)
+        elif (order := _order_of_planes(s)) is not None:
+            planes = permuted(s.out, order, s.out.name)
+            if all(contraction(r) is not None or _walks(r, planes) for r in every):
+                found[s.out.name] = planes
     return found
+
+
+def _order_of_planes(s: Compute) -> Order | None:
+    """The dimensions of `s`, whose neighbours are made of the same elements of planes, as those lie: the last one is the number of a plane."""
+    found: set[Order] = set()
+    where: dict[Expr, int] = {a: d for d, a in enumerate(s.axes[:-1])}
+    for x in loads(s.body):
+        if x.tensor.nbytes > LARGE and axes_of(x) >= {*where}:
+            found.add(tuple(where.get(i, -1) if axes_of(i) else len(where) for i in x.index))
+    if len(found) != 1:
+        return None
+    (order,) = found
+    return order if sorted(order) == [*range(len(s.axes))] and order[-1] != len(order) - 1 else None
+
+
+def _walks(reader: Compute, a: Arrangement) -> bool:
+    """Whether `reader` has its axes, and then those that it sums over, in the order of the dimensions of what it reads of `a`."""
+    axes = [*reader.axes, *reader.reduce]
+    for x in loads(reader.body):
+        if x.tensor.name == a.out.name:
+            found = [axes.index(i) if i in axes else -1 for i in a.index(x.index)]
+            if found != sorted({*found}) or -1 in found:
+                return False
+    return True
 
 
 def _order_of_operands(s: Compute) -> Order | None:

@@ -38,6 +38,7 @@ from monotile.transform.simplify.dce import eliminate_dead_code
 from monotile.transform.simplify.separate_windows import separate_windows
 from monotile.transform.simplify.simplify import simplify_compute, without_unit_axes
 from monotile.transform.simplify.single_terms import Matrices, compared, single_term
+from monotile.transform.simplify.unroll_products import unroll_products
 
 POINTS = 1 << 20  # points at which ends and conditions are evaluated
 
@@ -54,7 +55,8 @@ def shorten_reductions(program: Program) -> Program:
     """`program` with such reductions over the selected terms; the same object if there are none."""
     matrices = compared(program)
     found = map_program(program, lambda s: _shortened(s, matrices))
-    return separate_windows(program if found is program else eliminate_dead_code(found))
+    found = program if found is program else eliminate_dead_code(found)
+    return unroll_products(separate_windows(found))
 
 
 def _shortened(s: Statement, matrices: Matrices) -> Statement:
