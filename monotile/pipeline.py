@@ -80,6 +80,7 @@ from monotile.transform.simplify.appended_terms import separate_terms
 from monotile.transform.simplify.copy_propagation import propagate_copies
 from monotile.transform.simplify.crop import crop
 from monotile.transform.simplify.dce import eliminate_dead_code
+from monotile.transform.simplify.equal_elements import share_equal
 from monotile.transform.simplify.reassociate import reassociate
 from monotile.transform.simplify.shorten import shorten_reductions
 from monotile.transform.simplify.simplify import simplify
@@ -131,17 +132,16 @@ ANY_TARGET: tuple[Pass[ProgramState], ...] = (
          "Repeats are found by structure: views are inlined and expressions canonical.",
          needs=("views inlined", "simplified"), sets=("rolled",), after=("specialised",), where=(ROLLING,)),
     Pass("reroll_selects", rewrite(reroll_selects),
-         "After rolling, the branches of a stack are slices of one tensor, and the stack is a view of it.",
-         needs=("rolled",), where=(ROLLING,)),
+         "After rolling, the branches of a stack are slices of one tensor, and the stack is a view of it.", needs=("rolled",), where=(ROLLING,)),
     Pass("skew", rewrite_if_for_target(skew),
-         "Layers and time steps are a perfect nest once both loops are rolled and no stack stands between them.",
-         needs=("rolled",), sets=("skewed",), where=(ROLLING,)),
+         "Layers and time steps are a perfect nest once both loops are rolled and no stack stands between them.", needs=("rolled",), sets=("skewed",), where=(ROLLING,)),
     Pass("distribute", rewrite(distribute),
-         "What is left of nests. Before siblings are fused: a product in front of a loop is no sibling of one inside.",
-         needs=("views inlined",), sets=("loops distributed",), after=("rolled", "skewed")),
+         "What is left of nests. Before siblings are fused: a product in front of a loop is no sibling of one inside.", needs=("views inlined",), sets=("loops distributed",), after=("rolled", "skewed")),
     Pass("fold", fold_constants,
          "After rolling: the zeros that a recurrence starts from must still have the structure of its state.",
          needs=("simplified",), sets=("constants folded",), after=("rolled",)),
+    Pass("share_equal", rewrite(share_equal),
+         "After rolling, as folding: a state of zeros begins with equal elements.", needs=("simplified",), sets=("equal elements shared",), after=("rolled",)),
     Pass("fuse_horizontally", rewrite(fuse_horizontally),
          "After rolling: the siblings of a layer are fused once, for all layers.",
          needs=("simplified",), sets=("siblings fused",), after=("rolled", "skewed", "loops distributed")),

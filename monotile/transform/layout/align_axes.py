@@ -166,15 +166,21 @@ def _as_operands_lie(program: Program) -> dict[str, Arrangement]:
 
 def _order_of_planes(s: Compute) -> Order | None:
     """The dimensions of `s`, whose neighbours are made of the same elements of planes, as those lie: the last one is the number of a plane."""
+    if not s.axes:
+        return None
+    *rest, last = enumerate(s.axes)
+    where: dict[Expr, int] = {a: d for d, a in rest if a.extent > 1}
+    units = [d for d, a in rest if a.extent == 1]
     found: set[Order] = set()
-    where: dict[Expr, int] = {a: d for d, a in enumerate(s.axes[:-1])}
     for x in loads(s.body):
         if x.tensor.nbytes > LARGE and axes_of(x) >= {*where}:
-            found.add(tuple(where.get(i, -1) if axes_of(i) else len(where) for i in x.index))
+            left = iter(units)
+            sized = zip(x.index, x.tensor.shape, strict=True)
+            found.add(tuple(next(left, -1) if n == 1 else where.get(i, -1) if axes_of(i) else last[0] for i, n in sized))  # fmt: skip
     if len(found) != 1:
         return None
     (order,) = found
-    return order if sorted(order) == [*range(len(s.axes))] and order[-1] != len(order) - 1 else None
+    return order if sorted(order) == [*range(len(s.axes))] and order[-1] != last[0] else None
 
 
 def _walks(reader: Compute, a: Arrangement) -> bool:
@@ -182,7 +188,8 @@ def _walks(reader: Compute, a: Arrangement) -> bool:
     axes = [*reader.axes, *reader.reduce]
     for x in loads(reader.body):
         if x.tensor.name == a.out.name:
-            found = [axes.index(i) if i in axes else -1 for i in a.index(x.index)]
+            index = (i for i, n in zip(a.index(x.index), a.out.shape, strict=True) if n > 1)
+            found = [axes.index(i) if i in axes else -1 for i in index]
             if found != sorted({*found}) or -1 in found:
                 return False
     return True

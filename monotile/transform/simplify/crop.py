@@ -1,5 +1,5 @@
 """Crops tensors to the parts that are read: the one token of a layer that a classifier reads, a causal convolution without the positions
-after the end. Of equal elements, the first is read (`equal_elements.py`).
+after the end.
 
 Backward from the outputs: a Compute that computes less also reads less.
 """
@@ -24,7 +24,6 @@ from monotile.ir.program import (
     statements,
 )
 from monotile.transform.rewrite import Body, map_exprs, map_program
-from monotile.transform.simplify.equal_elements import read_first
 from monotile.transform.simplify.simplify import simplify_compute
 
 WORTH = 16  # a dimension is cropped by at least one in so many, or to a length that is divisible as well
@@ -43,7 +42,6 @@ class Crop(msgspec.Struct, frozen=True):
 
 def crop(program: Program) -> Program:
     """`program` with such tensors; the same object if all are read whole."""
-    program = read_first(program)
     finder = _Finder(program)
     finder.body(program.body)
     crops = finder.crops

@@ -1,9 +1,9 @@
-"""Reads the first of equal elements: of what was expanded before it was computed with.
+"""Computes one of equal elements: of what was expanded before it was computed with.
 
     y[b, i] = sum over k of p[i, k] * w[k]        does not depend on b:   z[b, i] = f(y[b, i]) = f(y[0, i])
 
 Positions, queries and latents that a model has learned are often repeated for each sequence first, and projected or normalised then.
-Cropping leaves the rest of `y` out. The factors of a product of each sequence's own stay as they are: one that lacked the axis would no
+The first of them is read, and cropping leaves the rest of `y` out. The factors of a product of each sequence's own stay as they are: one that lacked the axis would no
 longer be a batch of it.
 """
 
@@ -13,13 +13,20 @@ from monotile.analysis.contraction import contraction
 from monotile.ir.expr import Expr, Load, axes_of, idx, loads, map_loads
 from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.transform.rewrite import map_exprs, map_program
+from monotile.transform.simplify.crop import crop
 
 Equal = Mapping[
     str, frozenset[int]
 ]  # by the tensor's name, dimensions along which all elements are equal
 
 
-def read_first(program: Program) -> Program:
+def share_equal(program: Program) -> Program:
+    """`program` with one of equal elements."""
+    found = _reading(program)
+    return program if found is program else crop(found)
+
+
+def _reading(program: Program) -> Program:
     """`program` reading the first of equal elements."""
     equal: dict[str, frozenset[int]] = {}
     readers = [s for s in statements(program.body) if isinstance(s, (Compute, Scatter))]
