@@ -33,7 +33,7 @@ SMALL_NODES = 24  # an expression of axes alone up to this size is never stored
 ROUNDS = 4
 FAR = 4  # data-dependent reads per element up to which a gather is recomputed instead of stored
 CHEAP = 6.0  # cost (`analysis.cost`) up to which a Compute is recomputed instead of stored
-OFTEN = 16  # evaluations of an element, from which on no operation may cost as much as
+OFTEN = 5  # evaluations of an element, from which on no operation may cost as much as
 DEAR = 4.0  # this: a division is stored
 
 Producers = Mapping[str, Compute]

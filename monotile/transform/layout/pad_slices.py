@@ -9,6 +9,7 @@ the columns between is read by nobody. Weights that are read by column are copie
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from math import prod
 
 import msgspec
 
@@ -36,8 +37,7 @@ from monotile.transform.layout.padding import with_copies
 from monotile.transform.names import Names
 from monotile.transform.rewrite import Body, map_bodies, map_exprs, with_body
 
-LARGE = 1 << 20  # bytes of a tensor from which on padding pays
-SMALL = 1 / 8  # of it: what may be copied
+LARGE = 1 << 18  # bytes of a tensor from which on padding pays
 MOST = 4 / 3  # tolerated increase of a row
 SLICES = 8  # at most
 
@@ -136,7 +136,7 @@ class _Columns:
         return Members((*found.values(),), frozenset(spans), depthwise)
 
     def _below(self, x: Tensor, t: Tensor) -> list[Tensor] | None:
-        """What `x` is computed from in the same columns, but for what is small beside `t` and can be copied."""
+        """What `x` is computed from in the same columns, but for what is less than `t`, and can be copied."""
         s = self.made.get(x.name)
         if x.name not in self.free or s is None or s.live or x.shape[-1] != t.shape[-1]:
             return None
@@ -149,7 +149,8 @@ class _Columns:
             d = _dimension(y, last)
             if d is None:
                 return None
-            if y.tensor.size > SMALL * t.size:
+            walked = zip(y.index, y.tensor.shape, strict=True)
+            if prod(n for i, n in walked if axes_of(i) & {*s.axes, *s.reduce}) > t.size:
                 if d != len(y.index) - 1:
                     return None
                 out.append(y.tensor)
