@@ -316,3 +316,21 @@ def test_values_in_odd_rows() -> None:
     (found,) = run(x)
     scores = (x.double() @ keys.double().T).softmax(-1)
     assert (found.double() - scores @ values.double().T).norm() < 2e-3 * found.double().norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("width", [30, 21, wide(4), wide(12), wide(36), wide(90), wide(100)])
+def test_heads_of_any_width(width: int, dtype: torch.dtype) -> None:
+    """SwinIR has heads of 30: tiles of eight columns, the last of which is not whole."""
+    torch.manual_seed(0)
+
+    def call(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        q, k, v = x.unflatten(-1, (3, 2, width)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) * width**-0.5 + bias
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+    x, bias = torch.randn(2, 70, 6 * width).to(dtype), torch.randn(2, 70, 70).to(dtype)
+    run = Emulated(Model(call), (x, bias), workers=3)
+    assert streamed(run.plan) or dtype is torch.float32
+    (found,), want = run(x, bias), call(x.double(), bias.double())
+    assert (found.double() - want).norm() < LIMITS[dtype] * want.norm()

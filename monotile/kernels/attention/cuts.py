@@ -69,8 +69,6 @@ def _sides(found: Attention, target: Target) -> tuple[Operand, Operand, Operand]
         return None
     if not _multiplied(found, scores, mixture):
         return None
-    if found.result.axes[found.column].extent % 8:
-        return None
     query, key = scores.left, scores.right
     if scores.swapped != found.swapped[0]:
         query, key = key, query
@@ -183,14 +181,14 @@ def _dims(found: Attention, rows: Dim) -> tuple[tuple[Dim, ...], tuple[int, ...]
 def wide_ways(base: Attend, _features: int, columns: int, _target: Target) -> Iterator[Attend]:
     """`base` for float32. A thread holds exponentials twice: the TF32 part and the rest."""
     for block, chunk, depth in itertools.product(BLOCKS, WIDE_CHUNKS, DEPTHS):
-        if block // 16 * (chunk // 4 + columns // 8) * 4 <= MOST_WIDE_SUMS:
+        if block // 16 * (chunk // 4 + -(-columns // 8)) * 4 <= MOST_WIDE_SUMS:
             yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
 
 
 def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:
     """`base` with each instruction that its operands allow, and all ways to cut that fit a thread's registers."""
     for block, chunk, depth in itertools.product(BLOCKS, CHUNKS, DEPTHS):
-        if block // 16 * (chunk // 8 + columns // 8) * 4 <= MOST_SUMS:
+        if block // 16 * (chunk // 8 + -(-columns // 8)) * 4 <= MOST_SUMS:
             yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
     if "wgmma" not in target.instructions or not _straight(base):
         return

@@ -39,7 +39,7 @@ __device__ __forceinline__ void attend(char* shared, int m0, int m1, int key0, i
   float* partials = reinterpret_cast<float*>(shared);
   softmax.store_partial(partials, role);
   block_barrier();
-  constexpr int ROW_VECTORS = S::COLUMNS / S::VECTOR, TOTAL = S::BLOCK_M * ROW_VECTORS;
+  constexpr int ROW_VECTORS = S::WIDTH / S::VECTOR, TOTAL = S::BLOCK_M * ROW_VECTORS;
   constexpr int USED = min_of(S::SLICES, S::CHUNKS);  // slices that had keys
   constexpr int STEPS = ceil_div(TOTAL, S::THREADS), UNROLL = even_unroll(STEPS, UNROLLED_OF_MANY);
 #pragma unroll 1

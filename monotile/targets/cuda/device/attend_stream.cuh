@@ -63,11 +63,12 @@ struct Attention {
   static_assert(CONFIG.kernel == Kernel::MMA || CONFIG.kernel == Kernel::WGMMA,
                 "Attention needs tensor cores: Kernel::MMA or Kernel::WGMMA.");
   static constexpr bool WARPGROUPS = CONFIG.kernel == Kernel::WGMMA;  // the operands are read by warpgroups
-  static constexpr int FEATURES = CONFIG.features, COLUMNS = CONFIG.columns, KEYS = CONFIG.keys;
+  static constexpr int FEATURES = CONFIG.features, WIDTH = CONFIG.columns, KEYS = CONFIG.keys;
+  static constexpr int COLUMNS = ceil_div(WIDTH, 8) * 8;  // of tiles; those beyond the width are zeros, which nobody stores
   static constexpr int BLOCK_M = CONFIG.block_m, CHUNK = CONFIG.chunk, WARPS = CONFIG.warps;
   static constexpr int DEPTH = CONFIG.depth, VECTOR = CONFIG.vector, PASSES = CONFIG.passes;
   static constexpr bool BOUNDED = CONFIG.bounded, PART = CONFIG.part;
-  static_assert(FEATURES > 0 && COLUMNS > 0 && KEYS > 0, "Attention needs its numbers of `features`, `columns` and `keys`.");
+  static_assert(FEATURES > 0 && WIDTH > 0 && KEYS > 0, "Attention needs its numbers of `features`, `columns` and `keys`.");
   static_assert(BLOCK_M > 0 && CHUNK > 0 && WARPS > 0, "Attention needs `block_m`, `chunk` and `warps`.");
   static constexpr bool DIRECT = Key::COPY == Copy::DIRECT;  // no ring: see attend_direct.cuh
   static_assert((Query::COPY == Copy::DIRECT) == DIRECT && (Value::COPY == Copy::DIRECT) == DIRECT,
@@ -78,9 +79,9 @@ struct Attention {
   static constexpr int SLICE_WARPS = WARPGROUPS ? BLOCK_M / WARP_M : 1, SLICE_THREADS = SLICE_WARPS * 32, SLICES = WARPS / SLICE_WARPS;
   static constexpr int CHUNKS = ceil_div(KEYS, CHUNK);
   static constexpr int STEP = 32 / int(sizeof(T)), PIECE = 32;  // of k in an instruction; features of a sum in three passes
-  static_assert((DIRECT || BLOCK_M % 16 == 0) && CHUNK % STEP == 0 && COLUMNS % 8 == 0,
-                "Tensor cores compute tiles of 16 rows, 16 keys and 8 columns; 8 keys of float32.");
-  static_assert(COLUMNS % VECTOR == 0, "A row of the result must be a whole number of the epilogue's vectors.");
+  static_assert((DIRECT || BLOCK_M % 16 == 0) && CHUNK % STEP == 0,
+                "Tensor cores compute tiles of 16 rows and 16 keys; 8 keys of float32.");
+  static_assert(WIDTH % VECTOR == 0, "A row of the result must be a whole number of the epilogue's vectors.");
   static_assert(WARPS % SLICE_WARPS == 0 && SLICES < 16, "The slices must share the warps evenly, and a block has 15 named barriers.");
   static_assert(!WARPGROUPS || (BLOCK_M % 64 == 0 && FEATURES % 8 == 0), "Kernel::WGMMA needs multiples of 64 rows and of 8 features.");
   static_assert(!WARPGROUPS || (Query::K_MAJOR && Key::K_MAJOR && !Value::K_MAJOR),
@@ -102,7 +103,7 @@ struct Attention {
   using KeyCopies = PanelCopies<KeyPanel, CopyConfig{.copy = Key::COPY, .vector = Key::VECTOR, .rows = CHUNK, .k = FEATURES,
                                                      .threads = SLICE_THREADS, .check_rows = KEYS % CHUNK != 0}>;
   using ValueCopies = PanelCopies<ValuePanel, CopyConfig{.copy = Value::COPY, .vector = Value::VECTOR, .rows = PANEL_COLUMNS,
-                                                         .k = KEYS, .threads = SLICE_THREADS, .check_rows = COLUMNS % PANEL_COLUMNS != 0}>;
+                                                         .k = KEYS, .threads = SLICE_THREADS, .check_rows = WIDTH % PANEL_COLUMNS != 0}>;
   using Scores = Mma<T, WarpTile{.m = WARP_M, .n = CHUNK, .k = PANEL_FEATURES, .piece = PIECE}, QueryPanel, KeyPanel, PASSES>;
 
   static __host__ __device__ constexpr int lined(int bytes) { return ceil_div(bytes, 128) * 128; }

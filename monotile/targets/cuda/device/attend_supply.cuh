@@ -72,7 +72,7 @@ struct Supplies {
                                       const Value& value)
       : queries(query, m0, m1, 0, threadIdx.x),
         keys(key, role.first(0), S::KEYS, 0, thread),
-        values(value, 0, S::COLUMNS, role.first(0), thread) {
+        values(value, 0, S::WIDTH, role.first(0), thread) {
     queries.fix_address(), keys.fix_address(), values.fix_address();
   }
 };
