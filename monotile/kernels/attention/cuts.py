@@ -192,7 +192,7 @@ def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[
             yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
     if "wgmma" not in target.instructions or not _straight(base):
         return
-    if features not in GROUP_SIZES or columns not in GROUP_SIZES:
+    if any(-(-n // 8) * 8 not in GROUP_SIZES for n in (features, columns)):
         return
     if target.threads // target.warp != 4 * GROUPS:
         return

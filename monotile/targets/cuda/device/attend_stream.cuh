@@ -83,7 +83,7 @@ struct Attention {
                 "Tensor cores compute tiles of 16 rows and 16 keys; 8 keys of float32.");
   static_assert(WIDTH % VECTOR == 0, "A row of the result must be a whole number of the epilogue's vectors.");
   static_assert(WARPS % SLICE_WARPS == 0 && SLICES < 16, "The slices must share the warps evenly, and a block has 15 named barriers.");
-  static_assert(!WARPGROUPS || (BLOCK_M % 64 == 0 && FEATURES % 8 == 0), "Kernel::WGMMA needs multiples of 64 rows and of 8 features.");
+  static_assert(!WARPGROUPS || BLOCK_M % 64 == 0, "Kernel::WGMMA needs multiples of 64 rows.");
   static_assert(!WARPGROUPS || (Query::K_MAJOR && Key::K_MAJOR && !Value::K_MAJOR),
                 "Kernel::WGMMA needs queries and keys whose features, and values whose columns, are neighbours.");
 
