@@ -73,11 +73,13 @@ def _groups(program: Program, target: Target) -> Groups:
     out: dict[str, Columns] = {}
     found = _Columns(program)
     for s in statements(program.body):
-        if isinstance(s, Compute) and s.out.name not in out and s.out.nbytes >= LARGE:
+        if isinstance(s, Compute) and s.axes and s.out.nbytes >= LARGE and s.out.name not in out:
             members = found.together(s.out)
-            columns = _columns(members, target) if members else None
-            if columns and (len(columns.slices) > 1 or (members and members.depthwise)):
-                out |= dict.fromkeys((t.name for t in members.tensors), columns) if members else {}
+            columns = _columns(members, target) if members is not None else None
+            if members is not None and columns is not None:
+                names = {t.name for t in members.tensors}
+                # Of groups that meet, the first: others are copied where it reads them.
+                out |= {} if names & out.keys() else dict.fromkeys(names, columns)
     return out
 
 
@@ -90,13 +92,16 @@ class Members(msgspec.Struct, frozen=True):
 
 
 def _columns(m: Members, target: Target) -> Columns | None:
-    """The slices of these rows; None if they are vectors as they are, or cannot be."""
+    """The slices of these rows; None if they are vectors as they are, cannot be, or are whole rows without windows: in such, element-wise
+    statements have vectors across the ends of rows."""
     lanes = target.vector_bytes // min(t.dtype.itemsize for t in m.tensors)
     width = m.tensors[0].shape[-1]
     ends = sorted({0, width, *(e for span in m.spans if span[1] - span[0] >= lanes for e in span)})
     slices = tuple(itertools.pairwise(ends))
     whole = all(any(b <= low and high <= e for b, e in slices) for low, high in m.spans)
     if not whole or len(slices) > SLICES or all(e % lanes == 0 for e in ends):
+        return None
+    if len(slices) == 1 and not m.depthwise:
         return None
     places = [0]
     for begin, end in slices:
