@@ -137,7 +137,7 @@ def _affine_grid(
     fits = theta.ndim == 3 and theta.shape[1:] == (len(extents), len(extents) + 1)
     if not (fits and theta.is_floating_point() and any(map(is_symbolic, extents))):
         return None
-    torch._check(theta.shape[0] == size[0])
+    torch._check(theta.shape[0] == size[0])  # pyright: ignore[reportPrivateUsage]
     wide = theta.to(torch.promote_types(theta.dtype, torch.float32))
     found = wide[..., -1].reshape(-1, *(1 for _ in extents), len(extents))
     for d, n in enumerate(extents):
