@@ -65,6 +65,22 @@ def test_rolls() -> None:
     as_eager(f, *((torch.randn(3, 4), torch.tensor(t)) for t in (2, -1, 5)))
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_top_elements(dim: int) -> None:
+    def f(x: T) -> object:
+        count = int((x[0] > 0).sum())
+        return (*x.topk(count, dim, False), torch.topk(x.sum(), 1).indices + x.topk(k=count).values.mean())  # fmt: skip
+
+    x = torch.tensor([[1, 7, -3.0], [5, 2, 4], [6, 0, 9]])
+    as_eager(f, *((x - t,) for t in (0, 2, -4)))
+
+
+def test_more_top_elements_than_there_are() -> None:
+    fast = monotile.compile(lambda x: x.topk(2 * int((x > 0).sum()))[0], (torch.tensor([1.0, -2]),), target="cpu")  # fmt: skip
+    with pytest.raises(IndexOutOfRangeError, match="a_check_of_the_model"):
+        fast(torch.tensor([1.0, 2]))
+
+
 def test_integer_arithmetic() -> None:
     def f(t: T) -> object:
         n = int(t)

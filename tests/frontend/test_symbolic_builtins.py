@@ -104,6 +104,9 @@ OPERATORS: dict[str, Callable[[Tensor], Any]] = {
     "max_pool1d of all": lambda x: F.max_pool1d(x[:, None], x.size(1)).squeeze(2),
     "avg_pool1d of all": lambda x: F.avg_pool1d(x[:, None], kernel_size=x.size(1)),
     "max_pool2d of all": lambda x: F.max_pool2d(x[:, None, None].repeat(1, 1, 3, 1), (3, x.shape[1])),
+    "topk": lambda x: torch.topk(x, math.ceil(math.log(x.shape[1] + 1)))[0].sum(1),
+    "affine_grid": lambda x: F.affine_grid(x[:, :1, None] + torch.eye(2, 3), [*x[:, None].shape[:3], 3], align_corners=False),
+    "affine_grid of corners": lambda x: F.affine_grid(x[:, :1, None] + torch.eye(3, 4), (x.shape[0], 1, 2, 3, x.shape[1] + 1), align_corners=True),
     "avg_pool2d of all": lambda x: F.avg_pool2d(x[:, None, None], x[:, None, None].shape[2:]),
 }  # fmt: skip
 

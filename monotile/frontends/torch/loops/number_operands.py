@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
+from monotile.frontends.torch.branches.markers import ASSERTED, guard
+from monotile.frontends.torch.loops.number_slices import first_positions
 from monotile.frontends.torch.loops.tensor_numbers import (
     number_tensor,
     stands_for_number,
@@ -19,7 +21,7 @@ from monotile.frontends.torch.loops.tensor_numbers import (
 T = torch.Tensor
 
 
-def with_number_operands(name: str, args: Any, named: Mapping[str, Any]) -> T | None:
+def with_number_operands(name: str, args: Any, named: Mapping[str, Any]) -> Any:
     """The result of the operator `name` with such numbers; None for other operators, and without such numbers."""
     plain = name if name.startswith("__") else name.strip("_")
     composed = _COMPOSED.get(plain)
@@ -29,6 +31,8 @@ def with_number_operands(name: str, args: Any, named: Mapping[str, Any]) -> T | 
         return None
     if plain in ("add", "sub", "rsub") and "alpha" not in named:
         return None
+    if plain == "topk":
+        return composed(*args, **named)
     others = {k: v for k, v in named.items() if k != "inplace"}
     within = name.endswith("_") or bool(named.get("inplace"))
     if args[-1] is True or args[-1] is False:
@@ -137,7 +141,19 @@ def _attention(query: T, key: T, value: T, *args: Any, scale: Any, **named: Any)
     return F.scaled_dot_product_attention(_scaled(query, scale), key, value, *args, scale=1.0, **named)  # fmt: skip
 
 
-_COMPOSED: Mapping[str, Callable[..., T]] = {
+def _topk(x: T, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """The first of all in their order, which is one that `sorted=False` may have too."""
+    del sorted
+    if not x.ndim:
+        return None
+    n, count = x.shape[dim], number_tensor(k).reshape(1)
+    guard((count >= 0) & (count <= n), [1], ASSERTED)
+    kept = first_positions(count, n).to(x.device)
+    values, places = (y.index_select(dim, kept) for y in torch.topk(x, n, dim, largest))
+    return torch.return_types.topk((values, places))
+
+
+_COMPOSED: Mapping[str, Callable[..., Any]] = {
     "add": _add,
     "sub": _sub,
     "rsub": _rsub,
@@ -160,6 +176,7 @@ _COMPOSED: Mapping[str, Callable[..., T]] = {
     "baddbmm": _addmm,
     "addr": _addr,
     "roll": _roll,
+    "topk": _topk,
     "pad": _pad,
     "scaled_dot_product_attention": _attention,
 }

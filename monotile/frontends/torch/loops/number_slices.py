@@ -81,6 +81,13 @@ def assign_slice(x: torch.Tensor, index: Any, value: Any) -> None:
     view.copy_(torch.where(mask, value, view))
 
 
+def first_positions(count: torch.Tensor, size: Any) -> torch.Tensor:
+    """The positions of the first `count` of `size` elements, as many as data decide. Raises SliceLengthError at first, as other slices of such lengths do."""
+    if not SliceLengthError.selected:
+        raise _refused()
+    return (torch.arange(size) < count).nonzero().squeeze(1)
+
+
 def selected_by_sizes(x: torch.Tensor, index: Any) -> tuple[torch.Tensor, tuple[Any, ...]] | None:
     """Selects the parts of an index that are symbolic sizes, which PyTorch would turn into numbers. Returns the result with the remaining index; None
     without such parts, or where the index contains tensors."""

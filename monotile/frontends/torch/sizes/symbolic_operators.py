@@ -129,6 +129,26 @@ def _one_hot(x: torch.Tensor, num_classes: Any = -1) -> torch.Tensor | None:
     return (x.unsqueeze(-1) == torch.arange(num_classes, device=x.device)).to(torch.int64)
 
 
+def _affine_grid(
+    theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None
+) -> torch.Tensor | None:
+    """PyTorch's own makes numbers of the sizes."""
+    extents = size[2:]
+    fits = theta.ndim == 3 and theta.shape[1:] == (len(extents), len(extents) + 1)
+    if not (fits and theta.is_floating_point() and any(map(is_symbolic, extents))):
+        return None
+    torch._check(theta.shape[0] == size[0])  # pyright: ignore[reportPrivateUsage]
+    wide = theta.to(torch.promote_types(theta.dtype, torch.float32))
+    found = wide[..., -1].reshape(-1, *(1 for _ in extents), len(extents))
+    for d, n in enumerate(extents):
+        place = 2 * torch.arange(n, device=theta.device) - (n - 1)
+        scale = torch.sym_max(n - 1, 1) if align_corners else n
+        along = (place.to(wide.dtype) / scale).reshape(-1, *(1 for _ in extents[d:]))
+        factor = wide[..., len(extents) - 1 - d]  # coordinates come in the order x, y, z
+        found = found + along * factor.reshape(-1, *(1 for _ in extents), len(extents))
+    return found.to(theta.dtype)
+
+
 def _embedding_bag(
     indices: torch.Tensor, weight: torch.Tensor, offsets: Any = None, max_norm: Any = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
@@ -179,4 +199,6 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "triu_indices": _triangle(lower=False),
     **SIGNALS,
     "interpolate": antialiased,
+    "affine_grid": _affine_grid,
+    "affine_grid_generator": _affine_grid,
 }
