@@ -32,9 +32,8 @@ def _shape_of_philox(counter: Tensor, key: Tensor) -> Tensor:
 
 
 _LIBRARY.impl("philox", _philox, "CompositeExplicitAutograd")
-_LIBRARY.impl(
-    "philox", _shape_of_philox, "Meta"
-)  # a trace would run some hundred operators instead
+# Without it, a trace would run the hundred operators of each draw.
+_LIBRARY.impl("philox", _shape_of_philox, "Meta")
 _OP: Any = torch.ops.monotile.philox.default
 
 

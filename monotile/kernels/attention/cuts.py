@@ -15,6 +15,7 @@ from monotile.kernels.attention.memory import attend_bytes
 from monotile.kernels.attention.method import DIRECT_DEPTHS, DIRECT_RUN, Attend
 from monotile.kernels.attention.runs import usual_keys
 from monotile.kernels.common import cost
+from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.operand import Operand
 from monotile.kernels.common.product import HALVES, MIN_SIDE, Product, product
 from monotile.kernels.draft import Context, Draft
@@ -181,18 +182,18 @@ def _dims(found: Attention, rows: Dim) -> tuple[tuple[Dim, ...], tuple[int, ...]
 def wide_ways(base: Attend, _features: int, columns: int, _target: Target) -> Iterator[Attend]:
     """`base` for float32. A thread holds exponentials twice: the TF32 part and the rest."""
     for block, chunk, depth in itertools.product(BLOCKS, WIDE_CHUNKS, DEPTHS):
-        if block // 16 * (chunk // 4 + -(-columns // 8)) * 4 <= MOST_WIDE_SUMS:
+        if block // 16 * (chunk // 4 + round_up(columns, 8) // 8) * 4 <= MOST_WIDE_SUMS:
             yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
 
 
 def ways(base: Attend, features: int, columns: int, target: Target) -> Iterator[Attend]:
     """`base` with each instruction that its operands allow, and all ways to cut that fit a thread's registers."""
     for block, chunk, depth in itertools.product(BLOCKS, CHUNKS, DEPTHS):
-        if block // 16 * (chunk // 8 + -(-columns // 8)) * 4 <= MOST_SUMS:
+        if block // 16 * (chunk // 8 + round_up(columns, 8) // 8) * 4 <= MOST_SUMS:
             yield msgspec.structs.replace(base, block_m=block, chunk=chunk, depth=depth)
     if "wgmma" not in target.instructions or not _straight(base):
         return
-    if any(-(-n // 8) * 8 not in GROUP_SIZES for n in (features, columns)):
+    if any(round_up(n, 8) not in GROUP_SIZES for n in (features, columns)):
         return
     if target.threads // target.warp != 4 * GROUPS:
         return

@@ -1,13 +1,14 @@
 """On-chip memory of a softmax-weighted sum: the layout of `targets/cuda/device/attend_stream.cuh`."""
 
 from monotile.kernels.attention.method import Attend
+from monotile.kernels.common.cost import round_up
 from monotile.kernels.common.panels import panel_bytes
 
 
 def attend_bytes(a: Attend, features: int, columns: int, warps: int, size: int) -> int:
     """Queries and every slice's ring of keys and values, if these are not read directly; afterwards the slices combine their results in
     the same memory. size: bytes of an element."""
-    slices, columns = a.slices(warps), -(-columns // 8) * 8
+    slices, columns = a.slices(warps), round_up(columns, 8)
     pitch = columns + (8 if columns % 16 == 0 else 0)
     found = slices * (-(-a.block_m * (pitch + 2) // 4) * 4) * 4
     if a.direct:

@@ -71,7 +71,7 @@ def pad_slices(program: Program, target: Target) -> Program:
 
 def _groups(program: Program, target: Target) -> Groups:
     out: dict[str, Columns] = {}
-    found = _Columns(program)
+    found = _Finder(program)
     for s in statements(program.body):
         if isinstance(s, Compute) and s.axes and s.out.nbytes >= LARGE and s.out.name not in out:
             members = found.together(s.out)
@@ -110,7 +110,7 @@ def _columns(m: Members, target: Target) -> Columns | None:
     return Columns(slices, (*places,), extent) if extent <= MOST * width else None
 
 
-class _Columns:
+class _Finder:
     """Which tensors of a Program lie in the same columns."""
 
     def __init__(self, program: Program) -> None:

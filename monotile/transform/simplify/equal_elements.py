@@ -3,8 +3,8 @@
     y[b, i] = sum over k of p[i, k] * w[k]        does not depend on b:   z[b, i] = f(y[b, i]) = f(y[0, i])
 
 Positions, queries and latents that a model has learned are often repeated for each sequence first, and projected or normalised then.
-The first of them is read, and cropping leaves the rest of `y` out. The factors of a product of each sequence's own stay as they are: one that lacked the axis would no
-longer be a batch of it.
+The first of them is read, and cropping leaves the rest of `y` out. The factors of a product of each sequence's own stay as they are: one
+that lacked the axis would no longer be a batch of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,7 @@ from monotile.ir.program import Compute, Program, Scatter, statements
 from monotile.transform.rewrite import map_exprs, map_program
 from monotile.transform.simplify.crop import crop
 
-Equal = Mapping[
-    str, frozenset[int]
-]  # by the tensor's name, dimensions along which all elements are equal
+Equal = Mapping[str, frozenset[int]]  # by name, dimensions along which all elements are equal
 
 
 def share_equal(program: Program) -> Program:

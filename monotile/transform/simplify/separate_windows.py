@@ -37,7 +37,7 @@ WORTH = 3  # times the terms that are left
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What a pooling reduces: `load` where `cond` holds, converted to `dtype` where this is not the load's own."""
+    """What a pooling reduces: `value`, which is `load`, converted or not, where `cond` holds."""
 
     cond: Expr
     value: Load | Cast
@@ -92,9 +92,12 @@ def _apart(c: Compute, r: Axis, w: Window, names: Names) -> tuple[Compute, Compu
     outer = [t for t in conjuncts(w.cond) if r not in axes_of(t)]
     if any(not axes_of(t) <= {r, *kept.values()} for t in inner):
         return None
-    sizes = enumerate(zip(w.load.index, w.load.tensor.shape, strict=True))
-    shape = tuple(kept[d].extent if d in kept else 1 if not axes_of(e) - {r} else n for d, (e, n) in sizes)  # fmt: skip
     rest = tuple(a for a in c.reduce if a != r)
+    walked = {
+        d for d, e in enumerate(w.load.index) if axes_of(e) & {*rest}
+    }  # by the rest: all rows
+    sizes = enumerate(w.load.tensor.shape)
+    shape = tuple(kept[d].extent if d in kept else n if d in walked else 1 for d, n in sizes)
     terms = prod(shape) * r.extent + c.out.size * prod(a.extent for a in rest)
     if WORTH * terms > c.out.size * prod(a.extent for a in c.reduce):
         return None
@@ -104,12 +107,12 @@ def _apart(c: Compute, r: Axis, w: Window, names: Names) -> tuple[Compute, Compu
     def rows(*i: Expr) -> Expr:
         at = {a.name: i[d] for d, a in kept.items()} | {r.name: i[-1]}
         each = enumerate(w.load.index)
-        index = tuple(substitute(e, at) if d in kept or not axes_of(e) - {r} else i[d] for d, e in each)  # fmt: skip
+        index = tuple(i[d] if d in walked else substitute(e, at) for d, e in each)
         return _masked(c, w, Load(w.load.tensor, index), [substitute(t, at) for t in inner])
 
     first = compute(out, rows, reduce=(r.extent,), combiner=c.combiner, origin=c.origin)
     each = enumerate(w.load.index)
-    index = tuple(kept[d] if d in kept else e if axes_of(e) - {r} else idx(0) for d, e in each)
+    index = tuple(kept[d] if d in kept else e if d in walked else idx(0) for d, e in each)
     body = _masked(c, w, Load(out, index), outer)
     return first, msgspec.structs.replace(c, reduce=rest, body=body)
 
